@@ -124,7 +124,7 @@ def create_app(
     """
     if authenticator is not None:
         access = AuditedAccess(access)
-    known = catalog or Catalog(reader)
+    catalog = catalog or Catalog(reader)
     slices = TimeSlices()
     source = FieldSource(
         reader=reader,
@@ -139,7 +139,7 @@ def create_app(
     windows = Windows(connection=history.connection, reader=reader, archive=history.archive)
     listing = ObjectListing(
         reader=reader,
-        catalog=known,
+        catalog=catalog,
         pages=FieldPages(reader=reader, source=source, slices=slices),
         past=PastSources(pages=PastPages(reader=reader, slices=slices), windows=windows),
         slices=slices,
@@ -158,7 +158,7 @@ def create_app(
     watches = Watches(Broadcaster(tail=tail, listing=listing, slices=slices, settings=settings))
     app.state.watches = watches
     app.include_router(_cluster_router(clusters))
-    served = ServedKinds(reader=reader, catalog=known, access=access)
+    served = ServedKinds(reader=reader, catalog=catalog, access=access)
     tables = TableListing(listing=listing, slices=slices)
     app.include_router(_object_router(listing, tables))
     app.include_router(_type_router(TypeListing(served=served)))
@@ -166,12 +166,12 @@ def create_app(
     outliers = FieldOutliers(reader=reader, source=source, slices=slices)
     app.include_router(outliers_router(ObjectOutliers(listing=listing, outliers=outliers)))
     app.include_router(
-        relations_router(reader=reader, catalog=known, access=access, listing=listing)
+        relations_router(reader=reader, catalog=catalog, access=access, listing=listing)
     )
     app.include_router(
         operations_router(
             queues=QueueListing(redis=redis, access=access),
-            held=HeldDeletions(reader=reader, redis=redis, access=access),
+            held_deletions=HeldDeletions(reader=reader, redis=redis, access=access),
         )
     )
     app.include_router(
@@ -184,12 +184,12 @@ def create_app(
                 reader=reader,
                 listing=listing,
                 windows=windows,
-                actions=Actions(access=access, catalog=known, runs=history.runs),
+                actions=Actions(access=access, catalog=catalog, runs=history.runs),
                 slices=slices,
             ),
             changes=FleetChanges(
                 reader=reader,
-                types=TypeReader(reader=reader, catalog=known, access=access),
+                types=TypeReader(reader=reader, catalog=catalog, access=access),
                 windows=windows,
                 slices=slices,
                 access=access,
@@ -205,7 +205,7 @@ def create_app(
         objects=objects,
         openapi=OpenApi(served=served, listing=listing, reader=reader),
         watches=KubeWatches(watches=watches, objects=objects),
-        reviews=Reviews(catalog=known, access=access),
+        reviews=Reviews(catalog=catalog, access=access),
     )
     app.include_router(kube_router(kube))
     add_problem_handlers(app)
@@ -261,12 +261,12 @@ def _object_router(listing: ObjectListing, tables: TableListing) -> APIRouter:
         request: Request,
         resource: ResourcePath,
         user: RequestUser,
-        asked: Annotated[ListParameters, Query()],
+        parameters: Annotated[ListParameters, Query()],
     ) -> Response:
         """List the objects of a resource in all clusters, or in some."""
-        if asked.view == "table":
-            return await tables.list(user, resource, asked)
-        return await while_connected(request, listing.list(user, resource, asked))
+        if parameters.view == "table":
+            return await tables.list(user, resource, parameters)
+        return await while_connected(request, listing.list(user, resource, parameters))
 
     @router.get(
         "/objects/{cluster}/{resource:path}/{namespace}/{name}",

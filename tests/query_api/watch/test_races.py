@@ -60,8 +60,8 @@ class Lines:
 
     key = "lines"
 
-    def event(self, what: str, entry: Entry) -> bytes:
-        return f"{what} {entry.name}@{entry.counter}\n".encode()
+    def event(self, event_type: str, entry: Entry) -> bytes:
+        return f"{event_type} {entry.name}@{entry.counter}\n".encode()
 
     def listed(self, entry: Entry) -> bytes:
         return self.event("ADDED", entry)
@@ -146,7 +146,7 @@ def test_a5_events_that_a_list_shows_already_are_dropped_and_no_others():
     ):
         one.offer(each, Shown.YES if each.existed else Shown.NO, is_match=True)
     one.skip_listed(["eu1"], 5, {("eu1", "prod", "late"): 8})
-    one.flush(shown={("eu1", "prod", "late"): Shown.YES})
+    one.flush(visibility={("eu1", "prod", "late"): Shown.YES})
     assert shown(one) == ["MODIFIED late@8", "ADDED new@6", "MODIFIED old@5"]
 
 
@@ -175,7 +175,7 @@ def test_a5_what_a_list_has_shown_is_not_added_again(kinds: list[str], expected:
     listed.begin(5)
     listed.take(state(6).entry)
     one.skip_listed(["eu1"], listed.version, listed.late)
-    one.flush(shown=listed.shown(), since=listed.version)
+    one.flush(visibility=listed.shown(), since=listed.version)
     for each in skipped:
         settler.skip(each)
     found = settler.settle(last, state(last.version))

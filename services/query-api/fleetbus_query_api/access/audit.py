@@ -63,11 +63,11 @@ class AuditedAccess:
     async def authorise(self, user: User, right: Right, clusters: Collection[str]) -> Granted:
         """Those of the clusters in which the user has a right; see `Access`."""
         allowed = await self._access.authorise(user, right, clusters)
-        asked = _ASKED.get()
-        if asked is not None and not asked.is_logged:
-            asked.rights.append(right)
-            asked.allowed += len(allowed)
-            asked.denied |= set(clusters) - set(allowed)
+        decisions = _ASKED.get()
+        if decisions is not None and not decisions.is_logged:
+            decisions.rights.append(right)
+            decisions.allowed += len(allowed)
+            decisions.denied |= set(clusters) - set(allowed)
         return allowed
 
     async def is_allowed_on_hub(self, user: User, right: Right) -> bool:
@@ -79,10 +79,10 @@ class AuditedAccess:
 
 def note_on_hub(right: Right, *, is_allowed: bool) -> None:
     """Note a decision about the hub itself: about a join or an unjoin, or what it holds."""
-    if asked := _ASKED.get():
-        asked.rights.append(right)
-        asked.allowed += is_allowed
-        asked.denied |= set() if is_allowed else {right.name or _HUB}
+    if decisions := _ASKED.get():
+        decisions.rights.append(right)
+        decisions.allowed += is_allowed
+        decisions.denied |= set() if is_allowed else {right.name or _HUB}
 
 
 class Audit:
@@ -108,15 +108,15 @@ class Audit:
                 status = int(message["status"])
             await send(message)
 
-        asked = _Asked()
+        decisions = _Asked()
 
         def write(status: int = HTTPStatus.OK) -> None:
-            if not asked.is_logged:
-                asked.is_logged = True
-                _log(scope, status, asked, time.perf_counter() - started)
+            if not decisions.is_logged:
+                decisions.is_logged = True
+                _log(scope, status, decisions, time.perf_counter() - started)
 
         release_with(scope, write)
-        token = _ASKED.set(asked)
+        token = _ASKED.set(decisions)
         try:
             await self._app(scope, receive, note)
         finally:
@@ -124,8 +124,8 @@ class Audit:
             write(status)
 
 
-def _log(scope: Scope, status: int, asked: _Asked, seconds: float) -> None:
-    decision = _decision(status, asked)
+def _log(scope: Scope, status: int, decisions: _Asked, seconds: float) -> None:
+    decision = _decision(status, decisions)
     user = find_user(scope)
     # A list of all clusters leaves out those that a user may not read: that is no attempt.
     write = log.info if decision in (_ALLOWED, _PARTLY, _FAILED) else log.warning
@@ -137,22 +137,22 @@ def _log(scope: Scope, status: int, asked: _Asked, seconds: float) -> None:
         method=str(scope["method"])[:_SHOWN],
         path=_path(scope),
         status=status,
-        rights=_shown(asked.rights),
-        denied=sorted(asked.denied)[:_SHOWN],
-        denied_clusters=len(asked.denied),
+        rights=_shown(decisions.rights),
+        denied=sorted(decisions.denied)[:_SHOWN],
+        denied_clusters=len(decisions.denied),
         seconds=round(seconds, 3),
     )
 
 
-def _decision(status: int, asked: _Asked) -> str:
+def _decision(status: int, decisions: _Asked) -> str:
     if status == HTTPStatus.UNAUTHORIZED:
         return _UNAUTHENTICATED
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         return _LIMITED
     if status == 0 or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return _FAILED
-    if asked.denied:
-        return _PARTLY if asked.allowed else _DENIED
+    if decisions.denied:
+        return _PARTLY if decisions.allowed else _DENIED
     return _ALLOWED
 
 
@@ -164,8 +164,8 @@ def _path(scope: Scope) -> str:
 
 def _shown(rights: Sequence[Right]) -> list[str]:
     """Each right once, such as `list deployments.apps prod`."""
-    found: dict[str, None] = {}
+    texts: dict[str, None] = {}
     for each in rights:
         parts = (each.verb, each.resource if each.plural else _CLUSTERS, each.namespace, each.name)
-        found[" ".join(filter(None, parts))] = None
-    return list(found)[:_SHOWN]
+        texts[" ".join(filter(None, parts))] = None
+    return list(texts)[:_SHOWN]

@@ -131,12 +131,12 @@ def read_token(scope: Scope) -> str:
     Raises:
         UnauthorizedProblem: it has none, two, or one that no server issues.
     """
-    found = [value for name, value in scope["headers"] if name == b"authorization"]
-    if not found:
+    values = [value for name, value in scope["headers"] if name == b"authorization"]
+    if not values:
         raise UnauthorizedProblem(f"a token is required: {_HOW}")
-    if len(found) > 1:
-        raise UnauthorizedProblem(f"there are {len(found)} Authorization headers: {_HOW} once")
-    scheme, _, token = found[0].decode("latin-1").partition(" ")
+    if len(values) > 1:
+        raise UnauthorizedProblem(f"there are {len(values)} Authorization headers: {_HOW} once")
+    scheme, _, token = values[0].decode("latin-1").partition(" ")
     token = token.strip()
     if scheme.lower() != "bearer" or len(token) > _MAX_TOKEN or not is_bearer_token(token):
         raise UnauthorizedProblem(f"the Authorization header is not a bearer token: {_HOW}")

@@ -194,24 +194,24 @@ class Decisions:
             TooManyRequestsProblem: the user causes too many reviews.
             FleetbusError: the API server cannot be asked, or does not decide.
         """
-        known = self._find(case)
-        if known is not None:
-            return known
+        decision = self._find(case)
+        if decision is not None:
+            return decision
         async with self._turns.take(case.at):
-            known = self._find(case)  # another request may have asked meanwhile
-            if known is None:
+            decision = self._find(case)  # another request may have asked meanwhile
+            if decision is None:
                 self._spend(case.user)
                 with measured(ACCESS) as review:
-                    known = await review_access(client(), case.user, case.attributes)
-                    review.is_allowed = known
-                self._known.put(case, known, self._allow if known else self._deny)
-        return known
+                    decision = await review_access(client(), case.user, case.attributes)
+                    review.is_allowed = decision
+                self._known.put(case, decision, self._allow if decision else self._deny)
+        return decision
 
     def _find(self, case: _Case) -> bool | None:
-        known = self._known.get(case)
-        if known is not None:
+        decision = self._known.get(case)
+        if decision is not None:
             KNOWN.labels(ACCESS).inc()
-        return known
+        return decision
 
     def _spend(self, user: User) -> None:
         if wait := self._budgets.take(user.name):
@@ -252,9 +252,9 @@ class HubAccess:
         )
         if not clusters or await self._decide(user, everywhere):
             return Granted.of(clusters)
-        asked = {name: replace(everywhere, name=name) for name in clusters if name}
+        by_cluster = {name: replace(everywhere, name=name) for name in clusters if name}
         return await _granted(
-            {name: self._decide(user, attributes) for name, attributes in asked.items()}
+            {name: self._decide(user, attributes) for name, attributes in by_cluster.items()}
         )
 
     async def is_allowed_on_hub(self, user: User, right: Right) -> bool:

@@ -26,10 +26,10 @@ class ExpiringCache(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """The value of a key; None if there is none, or its time is over."""
-        found = self._entries.get(key)
-        if found is None:
+        entry = self._entries.get(key)
+        if entry is None:
             return None
-        value, until = found
+        value, until = entry
         if self._clock() >= until:
             del self._entries[key]
             return None

@@ -45,11 +45,11 @@ class Authentication:
             return ANYONE
         try:
             token = read_token(scope)
-            known = self._authenticator.find_known(token)
+            user = self._authenticator.find_known(token)
         except UnauthorizedProblem:
             with self._addresses.use(address_of(scope)):
                 raise
-        if known is not None:
-            return known
+        if user is not None:
+            return user
         with self._addresses.use(address_of(scope)):
             return await self._authenticator.authenticate(token)

@@ -69,8 +69,8 @@ class Attributes:
 
     def to_review(self) -> dict[str, str]:
         """The resourceAttributes of a SubjectAccessReview."""
-        found = {name: str(getattr(self, name)) for name in self.__slots__}
-        return {name: value for name, value in found.items() if value}
+        fields = {name: str(getattr(self, name)) for name in self.__slots__}
+        return {name: value for name, value in fields.items() if value}
 
 
 async def review_token(client: KubeClient, token: str, audience: str) -> TokenOwner:
@@ -81,8 +81,8 @@ async def review_token(client: KubeClient, token: str, audience: str) -> TokenOw
         ConfigError: our credentials for it cannot be loaded.
     """
     spec = {"token": token, "audiences": [audience]}
-    found = await _post(client, _TOKEN_REVIEWS, "TokenReview", spec, _TokenReview)
-    status = found.status
+    review = await _post(client, _TOKEN_REVIEWS, "TokenReview", spec, _TokenReview)
+    status = review.status
     if not status.authenticated or not status.user.username:
         return TokenOwner(None, error=status.error)
     extra = status.user.extra or {}
@@ -103,8 +103,8 @@ async def review_access(client: KubeClient, user: User, attributes: Attributes) 
         ConfigError: our credentials for it cannot be loaded.
     """
     spec = {**user.to_review(), "resourceAttributes": attributes.to_review()}
-    found = await _post(client, _ACCESS_REVIEWS, "SubjectAccessReview", spec, _AccessReview)
-    return found.status.allowed and not found.status.denied
+    review = await _post(client, _ACCESS_REVIEWS, "SubjectAccessReview", spec, _AccessReview)
+    return review.status.allowed and not review.status.denied
 
 
 async def _post(

@@ -71,11 +71,11 @@ class KnownResource:
         return declared or f"{self.kind}List"
 
     def most_common(
-        self, part: Callable[[Definition], _Part], clusters: Collection[str] | None
+        self, attribute: Callable[[Definition], _Part], clusters: Collection[str] | None
     ) -> _Part | None:
         """A part of the definitions, as most of these clusters have it; None without any."""
         counts = Counter(
-            part(definition)
+            attribute(definition)
             for cluster, definition in sorted(self.definitions.items())
             if clusters is None or cluster in clusters
         )
@@ -98,8 +98,8 @@ class KnownResource:
         match = self._match(name.plural)
         if match is None:
             return None
-        known = self.group in _FIRST_GROUPS
-        at = _FIRST_GROUPS.index(self.group) if known else len(_FIRST_GROUPS)
+        is_first = self.group in _FIRST_GROUPS
+        at = _FIRST_GROUPS.index(self.group) if is_first else len(_FIRST_GROUPS)
         return (match, at, self.group)
 
     def _match(self, word: str) -> int | None:
@@ -131,20 +131,20 @@ class KnownFleet:
 
     def lacks(self, cluster: str, key: str) -> bool:
         """Whether a cluster has reported its resources, and this one is not among them."""
-        known = self.watched.get(cluster, {})
-        return bool(known) and key not in known
+        resources = self.watched.get(cluster, {})
+        return bool(resources) and key not in resources
 
-    def within(self, known: KnownResource, clusters: Collection[str]) -> KnownResource | None:
+    def within(self, resource: KnownResource, clusters: Collection[str]) -> KnownResource | None:
         """A resource as only these clusters have it; None if none of them does."""
-        wanted = set(clusters)
-        if wanted >= self.watched.keys():
-            return known
+        names = set(clusters)
+        if names >= self.watched.keys():
+            return resource
         same = {
-            name: self.watched[name][known.key]
-            for name in sorted(wanted & self.watched.keys())
-            if known.key in self.watched[name]
+            name: self.watched[name][resource.key]
+            for name in sorted(names & self.watched.keys())
+            if resource.key in self.watched[name]
         }
-        return _merge(known.key, same) if same else None
+        return _merge(resource.key, same) if same else None
 
     def get(self, key: str) -> KnownResource:
         """The resource of a key.
@@ -152,10 +152,10 @@ class KnownFleet:
         Raises:
             NotFoundProblem: no cluster has reported it.
         """
-        found = next((known for known in self.resources if known.key == key), None)
-        if found is None:
+        resource = next((resource for resource in self.resources if resource.key == key), None)
+        if resource is None:
             raise NotFoundProblem(f"{key} is not watched in any cluster of the fleet")
-        return found
+        return resource
 
     def find(self, text: str) -> KnownResource:
         """Resolve a resource name: a full name, a name of kubectl, a short name or a kind.
@@ -167,9 +167,9 @@ class KnownFleet:
         readings = parse_resource_name(text.lower())
         for name in readings:
             ranked = [
-                (rank, known)
-                for known in self.resources
-                if (rank := known.rank_for(name)) is not None
+                (rank, resource)
+                for resource in self.resources
+                if (rank := resource.rank_for(name)) is not None
             ]
             if ranked:
                 return min(ranked, key=lambda pair: pair[0])[1]
@@ -178,10 +178,10 @@ class KnownFleet:
 
     def category(self, word: str) -> Sequence[KnownResource]:
         """The resources of a category, like `all`; none if there is no such category."""
-        return [known for known in self.resources if word.lower() in known.categories]
+        return [resource for resource in self.resources if word.lower() in resource.categories]
 
     def _suggestion(self, text: str) -> str:
-        names = {known.name for known in self.resources} | {r.plural for r in self.resources}
+        names = {resource.name for resource in self.resources} | {r.plural for r in self.resources}
         likely = sorted(names, key=lambda name: name[:1] != text[:1].lower())
         near = close_names(text, likely)
         return f"did you mean {near[0]!r}?" if near else ""
@@ -189,10 +189,10 @@ class KnownFleet:
     def _watched_names(self) -> str:
         if not self.resources:
             return "nothing is watched yet"
-        names = sorted(known.name for known in self.resources)
+        names = sorted(resource.name for resource in self.resources)
         more = len(names) - _MAX_NAMED
-        rest = f" and {more} more" if more > 0 else ""
-        return f"watched are: {', '.join(names[:_MAX_NAMED])}{rest}"
+        suffix = f" and {more} more" if more > 0 else ""
+        return f"watched are: {', '.join(names[:_MAX_NAMED])}{suffix}"
 
 
 class Catalog:
@@ -242,8 +242,8 @@ class Catalog:
         names = [cluster.name for cluster in await self._reader.clusters()]
         async for name, types in self._reader.resource_types(names):
             watched[name] = types
-            for key, known in types.items():
-                merged.setdefault(key, {})[name] = known
+            for key, resource_type in types.items():
+                merged.setdefault(key, {})[name] = resource_type
         resources: list[KnownResource] = []
         for key, same in sorted(merged.items()):
             resources.append(_merge(key, same))
@@ -256,16 +256,23 @@ def _merge(key: str, same: Mapping[str, ResourceType]) -> KnownResource:
     first = next(iter(same.values()))
     kind = next((record.kind for record in same.values() if record.kind), "")
     definitions = {name: r.definition for name, r in same.items() if r.definition is not None}
-    given = definitions.values()
+    declarations = definitions.values()
     return KnownResource(
         group=first.group,
         plural=first.plural,
         kind=kind,
         namespaced=first.namespaced,
         versions=tuple(sorted({record.version for record in same.values()})),
-        singular=next((one.singular for one in given if one.singular), kind.lower()),
-        short_names=_joined(names_of(key)[1:], *(one.short_names for one in given)),
-        categories=_joined(CATEGORIES.get(key, ()), *(one.categories for one in given)),
+        singular=next(
+            (definition.singular for definition in declarations if definition.singular),
+            kind.lower(),
+        ),
+        short_names=_joined(
+            names_of(key)[1:], *(definition.short_names for definition in declarations)
+        ),
+        categories=_joined(
+            CATEGORIES.get(key, ()), *(definition.categories for definition in declarations)
+        ),
         definitions=definitions,
     )
 

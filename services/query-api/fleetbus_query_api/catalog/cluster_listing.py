@@ -48,8 +48,8 @@ class ClusterListing:
         items: dict[str, bytes] = {}
         freshness: dict[str, Freshness] = {}
         async for name, resources in self._reader.resource_records([*visible]):
-            known = freshness[name] = cluster_freshness(visible[name], resources, now)
-            items[name] = msgspec.json.encode(_render(visible[name], resources, known, now))
+            state = freshness[name] = cluster_freshness(visible[name], resources, now)
+            items[name] = msgspec.json.encode(_render(visible[name], resources, state, now))
             await asyncio.sleep(0)  # let others run
         ordered = {name: freshness[name] for name in visible}
         body = b",".join(items[name] for name in visible)
@@ -74,8 +74,8 @@ class ClusterListing:
         resources = await self._reader.resources(name)
         freshness = cluster_freshness(record, resources, now)
         rows = [
-            _render_resource(known, record, await self._count(user, name, known), now)
-            for known in resources
+            _render_resource(resource, record, await self._count(user, name, resource), now)
+            for resource in resources
         ]
         content = {
             **_render(record, resources, freshness, now),
@@ -84,12 +84,12 @@ class ClusterListing:
         }
         return msgspec.json.encode(content)
 
-    async def _count(self, user: User, cluster: str, known: ResourceRecord) -> int | None:
+    async def _count(self, user: User, cluster: str, resource: ResourceRecord) -> int | None:
         """Count the objects of a resource; None if the user may not list all of them (rule A2)."""
-        right = Right("list", known.group, known.plural)
+        right = Right("list", resource.group, resource.plural)
         if not await authorise_where_decided(self._access, user, right, [cluster]):
             return None
-        return await self._reader.count(cluster, known.key)
+        return await self._reader.count(cluster, resource.key)
 
     async def _visible(self, user: User) -> Sequence[ClusterRecord]:
         records = await self._reader.clusters()
@@ -108,10 +108,12 @@ class ClusterListing:
         """
         await read_generation(self._reader)
         now = datetime.now(UTC)
-        visible = [one for one in await self._visible(user) if name in {"", one.name}]
-        records = self._reader.resource_records([one.name for one in visible])
-        found = {name: resources async for name, resources in records}
-        return [(one, cluster_freshness(one, found[one.name], now)) for one in visible]
+        visible = [record for record in await self._visible(user) if name in {"", record.name}]
+        records = self._reader.resource_records([record.name for record in visible])
+        by_name = {name: resources async for name, resources in records}
+        return [
+            (record, cluster_freshness(record, by_name[record.name], now)) for record in visible
+        ]
 
 
 def cluster_freshness(
@@ -121,7 +123,11 @@ def cluster_freshness(
     age = record.age(now)
     if reason := record.why_silent(now):
         return Freshness(ResourceState.STALE, age, is_complete=False, reason=reason)
-    lacking = [known.key for known in resources if not Freshness.of(known, record, now).is_complete]
+    lacking = [
+        resource.key
+        for resource in resources
+        if not Freshness.of(resource, record, now).is_complete
+    ]
     if lacking or not resources:
         reason = f"not complete: {_shorten(lacking)}" if lacking else "no resource is known yet"
         return Freshness(ResourceState.LISTING, age, is_complete=False, reason=reason)
@@ -136,7 +142,7 @@ def _shorten(names: Sequence[str], at_most: int = 3) -> str:
 def _render(
     record: ClusterRecord, resources: Sequence[ResourceRecord], freshness: Freshness, now: datetime
 ) -> dict[str, Any]:
-    complete = sum(Freshness.of(known, record, now).is_complete for known in resources)
+    complete = sum(Freshness.of(resource, record, now).is_complete for resource in resources)
     return {
         "name": record.name,
         "labels": record.labels,
@@ -158,15 +164,15 @@ def _render(
 
 
 def _render_resource(
-    known: ResourceRecord, record: ClusterRecord, objects: int | None, now: datetime
+    resource: ResourceRecord, record: ClusterRecord, objects: int | None, now: datetime
 ) -> dict[str, Any]:
     return {
-        "group": known.group,
-        "version": known.version,
-        "plural": known.plural,
-        "kind": known.kind,
-        "namespaced": known.namespaced,
+        "group": resource.group,
+        "version": resource.version,
+        "plural": resource.plural,
+        "kind": resource.kind,
+        "namespaced": resource.namespaced,
         "objects": objects,
-        "lastReceived": known.last_received,
-        **render_one_freshness(Freshness.of(known, record, now)),
+        "lastReceived": resource.last_received,
+        **render_one_freshness(Freshness.of(resource, record, now)),
     }

@@ -55,17 +55,19 @@ class Kind:
 
 def kinds_of(records: Iterable[ResourceType]) -> list[Kind]:
     """The kinds of records of one or several clusters: each in every version that is kept."""
-    found = {(record.key, record.version): record for record in records}
-    kinds = [_kind_of(record) for record in found.values()]
-    return sorted(kinds, key=lambda one: (_group_rank(one.group), _rank(one.version), one.plural))
+    by_version = {(record.key, record.version): record for record in records}
+    kinds = [_kind_of(record) for record in by_version.values()]
+    return sorted(
+        kinds, key=lambda kind: (_group_rank(kind.group), _rank(kind.version), kind.plural)
+    )
 
 
 def group_versions(kinds: Iterable[Kind]) -> dict[str, dict[str, list[Kind]]]:
     """Kinds by group and version, the preferred version of each group first."""
-    found: dict[str, dict[str, list[Kind]]] = {}
+    groups: dict[str, dict[str, list[Kind]]] = {}
     for each in kinds:  # sorted
-        found.setdefault(each.group, {}).setdefault(each.version, []).append(each)
-    return found
+        groups.setdefault(each.group, {}).setdefault(each.version, []).append(each)
+    return groups
 
 
 def _kind_of(record: ResourceType) -> Kind:
@@ -92,13 +94,13 @@ def _unreserved(group: str, short_names: Sequence[str]) -> Sequence[str]:
 
 
 def _group_rank(group: str) -> tuple[int, str]:
-    known = group in _FIRST_GROUPS
-    return (_FIRST_GROUPS.index(group) if known else len(_FIRST_GROUPS), group)
+    is_first = group in _FIRST_GROUPS
+    return (_FIRST_GROUPS.index(group) if is_first else len(_FIRST_GROUPS), group)
 
 
 def _rank(version: str) -> tuple[int, int, int, str]:
     """Stable versions first, and of each stage the newest."""
-    found = _VERSION.fullmatch(version)
-    if found is None:
+    match = _VERSION.fullmatch(version)
+    if match is None:
         return (len(_STAGES), 0, 0, version)
-    return (_STAGES.index(found[2]), -int(found[1]), -int(found[3] or 0), version)
+    return (_STAGES.index(match[2]), -int(match[1]), -int(match[3] or 0), version)

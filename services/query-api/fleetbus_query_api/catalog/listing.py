@@ -28,13 +28,13 @@ class TypeListing:
             StoreEmpty: the fleet is unknown (rule P13).
             UnavailableProblem: the hub does not decide.
         """
-        found: dict[str, dict[str, Any]] = {}
+        items: dict[str, dict[str, Any]] = {}
         for kind in await self._served.find(user, FLEET):
             key = f"{kind.group}/{kind.plural}"
-            known = found.setdefault(key, _render(kind))
-            if kind.version not in known["versions"]:
-                known["versions"].append(kind.version)
-        return msgspec.json.encode({"items": list(found.values())})
+            item = items.setdefault(key, _render(kind))
+            if kind.version not in item["versions"]:
+                item["versions"].append(kind.version)
+        return msgspec.json.encode({"items": list(items.values())})
 
 
 def _render(kind: Kind) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Readable:
     """
 
     fleet: KnownFleet
-    known: KnownResource
+    resource: KnownResource
     clusters: Sequence[str]
     left_out: Sequence[str]
     undecided: Collection[str] = ()
@@ -79,7 +79,7 @@ class ReadableResources:
         self._catalog = catalog
         self._access = access
 
-    async def find(self, user: User, wanted: Selection) -> Readable:
+    async def find(self, user: User, selection: Selection) -> Readable:
         """Find the resource, and the clusters in which the user may read it.
 
         Raises:
@@ -89,32 +89,36 @@ class ReadableResources:
             UnavailableProblem: the hub does not decide.
         """
         fleet = await self._catalog.fleet()
-        asked = sorted(set(wanted.clusters)) or sorted(fleet.clusters)
+        candidates = sorted(set(selection.clusters)) or sorted(fleet.clusters)
         try:
-            known = fleet.get(wanted.resource) if wanted.is_key else fleet.find(wanted.resource)
+            resource = (
+                fleet.get(selection.resource)
+                if selection.is_key
+                else fleet.find(selection.resource)
+            )
         except NotFoundProblem:
             if self._access.is_open:
                 raise
-            await self._review_unknown(user, wanted, fleet, asked)
-            raise no_resource(wanted) from None
-        right = wanted.right_to(known.group, known.plural)
-        allowed = await self._access.authorise(user, right, asked)
+            await self._review_unknown(user, selection, fleet, candidates)
+            raise no_resource(selection) from None
+        right = selection.right_to(resource.group, resource.plural)
+        allowed = await self._access.authorise(user, right, candidates)
         if not self._access.is_open:
-            known = await self._as_seen(user, wanted, fleet, known, allowed)
-        left_out = [name for name in asked if name not in allowed]
-        if left_out and not wanted.clusters:
+            resource = await self._as_seen(user, selection, fleet, resource, allowed)
+        left_out = [name for name in candidates if name not in allowed]
+        if left_out and not selection.clusters:
             visible = set(await self._access.authorise(user, Right("list"), left_out))
             visible |= allowed.undecided
             left_out = [name for name in left_out if name in visible]
-        clusters = [name for name in asked if name in allowed]
-        return Readable(fleet, known, clusters, left_out, allowed.undecided)
+        clusters = [name for name in candidates if name in allowed]
+        return Readable(fleet, resource, clusters, left_out, allowed.undecided)
 
     async def _as_seen(
         self,
         user: User,
-        wanted: Selection,
+        selection: Selection,
         fleet: KnownFleet,
-        known: KnownResource,
+        resource: KnownResource,
         allowed: Collection[str],
     ) -> KnownResource:
         """The resource as those clusters have it in which the user may read it (rule A2).
@@ -123,36 +127,36 @@ class ReadableResources:
             NotFoundProblem: they may read it in none, or it has not that name there.
         """
         if not allowed:
-            raise no_resource(wanted)
-        seen = fleet.within(known, allowed)
-        if seen is None:  # other clusters have it, of which the user may not know
-            right = wanted.right_to(known.group, known.plural)
-            seen = fleet.within(
-                known, await self._access.authorise(user, right, sorted(fleet.clusters))
+            raise no_resource(selection)
+        view = fleet.within(resource, allowed)
+        if view is None:  # other clusters have it, of which the user may not know
+            right = selection.right_to(resource.group, resource.plural)
+            view = fleet.within(
+                resource, await self._access.authorise(user, right, sorted(fleet.clusters))
             )
-        if seen is None or not (wanted.is_key or seen.is_named(wanted.resource)):
-            raise no_resource(wanted)
-        return seen
+        if view is None or not (selection.is_key or view.is_named(selection.resource)):
+            raise no_resource(selection)
+        return view
 
     async def _review_unknown(
-        self, user: User, wanted: Selection, fleet: KnownFleet, asked: Sequence[str]
+        self, user: User, selection: Selection, fleet: KnownFleet, candidates: Sequence[str]
     ) -> None:
         """Ask what would be asked if there were such a resource: the time must not tell (A2)."""
-        if wanted.is_key:
-            group, _, plural = wanted.resource.rpartition("/")
+        if selection.is_key:
+            group, _, plural = selection.resource.rpartition("/")
         else:
-            readings = parse_resource_name(wanted.resource.lower())
+            readings = parse_resource_name(selection.resource.lower())
             plain = (name for name in readings if name.version is None)
             group, _, plural = next(plain, readings[-1])
-        right = wanted.right_to(group or CORE, plural)
-        if await self._access.authorise(user, right, asked):
+        right = selection.right_to(group or CORE, plural)
+        if await self._access.authorise(user, right, candidates):
             await self._access.authorise(user, right, sorted(fleet.clusters))
 
 
-def no_resource(wanted: Selection) -> NotFoundProblem:
+def no_resource(selection: Selection) -> NotFoundProblem:
     """One answer for an unknown resource and for one that the user may not read."""
-    where = "" if wanted.namespace else "; if you have rights in one namespace only, name it"
+    where = "" if selection.namespace else "; if you have rights in one namespace only, name it"
     return NotFoundProblem(
-        f"{wanted.resource[:200]}: no such resource is in the fleet, or you may not"
-        f" {wanted.verb} it there{where}"
+        f"{selection.resource[:200]}: no such resource is in the fleet, or you may not"
+        f" {selection.verb} it there{where}"
     )

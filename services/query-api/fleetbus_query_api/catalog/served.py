@@ -51,12 +51,14 @@ class ServedKinds:
             StoreEmpty: the fleet is unknown (rule P13).
             UnavailableProblem: the hub does not decide.
         """
-        fleet, seen, unseen = await self._look(user, cluster)
+        fleet, visible, unseen = await self._look(user, cluster)
         if cluster == FLEET and not unseen:
             return kinds_of(_types_of(fleet.resources))
-        types = [each for name in seen for each in fleet.watched.get(name, {}).values()]
+        types = [each for name in visible for each in fleet.watched.get(name, {}).values()]
         if unseen:
-            types += _types_of(known for known in fleet.resources if is_built_in(known.group))
+            types += _types_of(
+                resource for resource in fleet.resources if is_built_in(resource.group)
+            )
             types += await self._listable(user, fleet, unseen)
         return kinds_of(types)
 
@@ -65,11 +67,11 @@ class ServedKinds:
     ) -> tuple[KnownFleet, Collection[str], Sequence[str]]:
         """The fleet, and which of the clusters that are asked for the user may get, and may not."""
         fleet = await self._catalog.fleet()
-        asked = sorted(fleet.clusters) if cluster == FLEET else [cluster]
-        seen = await self._access.authorise(user, Right("get"), asked)
-        if cluster in seen and cluster not in fleet.clusters:
+        candidates = sorted(fleet.clusters) if cluster == FLEET else [cluster]
+        visible = await self._access.authorise(user, Right("get"), candidates)
+        if cluster in visible and cluster not in fleet.clusters:
             raise no_cluster(cluster)
-        return fleet, seen, [name for name in asked if name not in seen]
+        return fleet, visible, [name for name in candidates if name not in visible]
 
     async def _listable(
         self, user: User, fleet: KnownFleet, unseen: Sequence[str]
@@ -78,25 +80,25 @@ class ServedKinds:
 
         The same reviews are made for a name that is in no fleet: the time must not tell (rule A2).
         """
-        custom = [known for known in fleet.resources if not is_built_in(known.group)]
+        custom = [resource for resource in fleet.resources if not is_built_in(resource.group)]
         if len(custom) * len(unseen) > _MAX_REVIEWS:
             return []
-        found: list[ResourceType] = []
-        for known in custom:
-            right = Right("list", known.group, known.plural)
+        types: list[ResourceType] = []
+        for resource in custom:
+            right = Right("list", resource.group, resource.plural)
             allowed = await authorise_where_decided(self._access, user, right, unseen)
-            found += _records(fleet, allowed, known.key)
-        return found
+            types += _records(fleet, allowed, resource.key)
+        return types
 
     async def version(self, user: User, cluster: str) -> dict[str, Any]:
         """The document of `/version`: of the fleet, that of its oldest cluster.
 
         Raises: as `find`.
         """
-        _, seen, _ = await self._look(user, cluster)
-        records = [each for each in await self._reader.clusters() if each.name in seen]
-        known = [each.server_version for each in records if _VERSION.match(each.server_version)]
-        version = min(known, key=_order, default=_UNKNOWN_VERSION)
+        _, visible, _ = await self._look(user, cluster)
+        records = [each for each in await self._reader.clusters() if each.name in visible]
+        versions = [each.server_version for each in records if _VERSION.match(each.server_version)]
+        version = min(versions, key=_order, default=_UNKNOWN_VERSION)
         major, minor = _order(version)
         return {
             "major": str(major),
@@ -121,23 +123,23 @@ def _types_of(resources: Iterable[KnownResource]) -> Iterator[ResourceType]:
 
     A thousand clusters have fifty thousand types, of which fifty differ.
     """
-    for known in resources:
-        for version in known.versions:
+    for resource in resources:
+        for version in resource.versions:
             yield ResourceType(
-                group=known.group,
+                group=resource.group,
                 version=version,
-                plural=known.plural,
-                kind=known.kind,
-                namespaced=known.namespaced,
-                definition=next(iter(known.definitions.values()), None),
+                plural=resource.plural,
+                kind=resource.kind,
+                namespaced=resource.namespaced,
+                definition=next(iter(resource.definitions.values()), None),
             )
 
 
 def _records(fleet: KnownFleet, clusters: Collection[str], key: str) -> list[ResourceType]:
-    found = (fleet.watched.get(name, {}).get(key) for name in clusters)
-    return [record for record in found if record is not None]
+    records = (fleet.watched.get(name, {}).get(key) for name in clusters)
+    return [record for record in records if record is not None]
 
 
 def _order(version: str) -> tuple[int, int]:
-    found = _VERSION.match(version)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = _VERSION.match(version)
+    return (int(match[1]), int(match[2])) if match else (0, 0)

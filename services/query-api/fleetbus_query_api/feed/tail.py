@@ -142,7 +142,7 @@ class FeedTail:
             self._has_ended = True
             reading.cancel()
             await asyncio.wait([reading])
-            _answer(self._waiting, lambda one: one.set_exception(_stopping()))
+            _answer(self._waiting, lambda future: future.set_exception(_stopping()))
 
     async def _run(self) -> None:
         while True:
@@ -155,11 +155,11 @@ class FeedTail:
                 raise
             except Exception as e:  # noqa: BLE001  # who waits gets it, and the next may succeed
                 self._report(e)
-                _answer(waiting, lambda one, why=e: one.set_exception(copy.copy(why)))
+                _answer(waiting, lambda future, why=e: future.set_exception(copy.copy(why)))
                 await asyncio.sleep(INTERVAL.total_seconds())
             else:
                 self._failing.reset()
-                _answer(waiting, lambda one, at=position: one.set_result(at))
+                _answer(waiting, lambda future, at=position: future.set_result(at))
 
     async def _wait(self) -> None:
         """Wait until the feed is to be read."""
@@ -222,19 +222,19 @@ class FeedTail:
         return bool(self._followers or self._listeners)
 
     def _deliver(self, changes: Sequence[Change], position: Position) -> None:
-        for place, found in self._group(changes).items():
+        for place, group in self._group(changes).items():
             for listener in tuple(self._listeners.get(place, ())):
-                _call(listener, lambda one=listener, its=found: one.changed(its))
+                _call(listener, lambda receiver=listener, its=group: receiver.changed(its))
         for follower in tuple(self._followers):
-            _call(follower, lambda one=follower: one.advanced(changes, position))
+            _call(follower, lambda receiver=follower: receiver.advanced(changes, position))
 
     def _group(self, changes: Iterable[Change]) -> dict[tuple[str, str], list[Change]]:
         """The changes by the resources that somebody listens to."""
-        found: dict[tuple[str, str], list[Change]] = {}
+        groups: dict[tuple[str, str], list[Change]] = {}
         for change in changes if self._listeners else ():
             for place in self._places_of(change):
-                found.setdefault(place, []).append(change)
-        return found
+                groups.setdefault(place, []).append(change)
+        return groups
 
     def _places_of(self, change: Change) -> Iterable[tuple[str, str]]:
         if change.resource:
@@ -244,10 +244,12 @@ class FeedTail:
 
     def _lose(self, reason: str) -> None:
         self._position = None
-        for listener in [one for held in self._listeners.values() for one in held]:
-            _call(listener, lambda one=listener: one.lost(reason))
+        for listener in [
+            listener for listeners in self._listeners.values() for listener in listeners
+        ]:
+            _call(listener, lambda receiver=listener: receiver.lost(reason))
         for follower in tuple(self._followers):
-            _call(follower, lambda one=follower: one.lost(reason))
+            _call(follower, lambda receiver=follower: receiver.lost(reason))
 
     def _report(self, error: Exception) -> None:
         text = str(error) or type(error).__name__
@@ -268,9 +270,9 @@ def _answer(
     waiting: Iterable[asyncio.Future[Position]],
     settle: Callable[[asyncio.Future[Position]], None],
 ) -> None:
-    for one in waiting:
-        if not one.done():  # its task may have been cancelled
-            settle(one)
+    for future in waiting:
+        if not future.done():  # its task may have been cancelled
+            settle(future)
 
 
 def _call(listener: Listener | Follower, deliver: Callable[[], None]) -> None:

@@ -59,16 +59,16 @@ def _read_tree(path: FieldPath, body: bytes) -> Value:
 
 def _type_of(steps: Sequence[Step]) -> Any:
     """A type that has nothing but the field, so that the decoder skips everything else."""
-    found: Any = Any
+    field_type: Any = Any
     for step in reversed(steps):
         if isinstance(step, str):
-            found = msgspec.defstruct(
-                "Part", [(_NAME, found, None)], rename={_NAME: step}, gc=False
+            field_type = msgspec.defstruct(
+                "Part", [(_NAME, field_type, None)], rename={_NAME: step}, gc=False
             )
         else:
-            found = list[found]
-        found |= None
-    return found
+            field_type = list[field_type]
+        field_type |= None
+    return field_type
 
 
 def _walk(here: list[Any], steps: Sequence[Step]) -> list[Any]:
@@ -76,11 +76,11 @@ def _walk(here: list[Any], steps: Sequence[Step]) -> list[Any]:
         if len(here) > MAX_VALUES:
             raise UnreadableBody
         if isinstance(step, str):
-            here = [getattr(one, _NAME) for one in here if one is not None]
+            here = [getattr(value, _NAME) for value in here if value is not None]
         elif isinstance(step, Special):
-            here = [element for one in here if one is not None for element in one]
+            here = [element for elements in here if elements is not None for element in elements]
         else:
-            here = [one[step] for one in here if one is not None and step < len(one)]
+            here = [value[step] for value in here if value is not None and step < len(value)]
     if len(here) > MAX_VALUES:
         raise UnreadableBody
     return here

@@ -105,47 +105,47 @@ class _Counting:
         if not self._by:
             self._note_undecided(segment.cluster, unknown)
             return
-        found: Counter[tuple[Any, ...]] = Counter()
+        counter: Counter[tuple[Any, ...]] = Counter()
         codes = [_code_reader(segment, path) for path in self._by]
 
         def step(start: int) -> None:
             rows = matches.rows[start : start + STEP]
-            found.update(zip(*([code(row) for row in rows] for code, _ in codes), strict=True))
+            counter.update(zip(*([code(row) for row in rows] for code, _ in codes), strict=True))
 
         await self._slices.run(step, range(0, len(matches.rows), STEP))
 
-        def merge(one: tuple[tuple[Any, ...], int]) -> None:
+        def merge(item: tuple[tuple[Any, ...], int]) -> None:
             nonlocal unknown
-            values = [value(code) for code, (_, value) in zip(one[0], codes, strict=True)]
+            values = [value(code) for code, (_, value) in zip(item[0], codes, strict=True)]
             if any(isinstance(value, Undecided) for value in values):
-                unknown += one[1]
-            self._add(values, one[1])
+                unknown += item[1]
+            self._add(values, item[1])
 
-        await self._slices.run(merge, found.items())
+        await self._slices.run(merge, counter.items())
         self._note_undecided(segment.cluster, unknown)
 
     async def finish(self, limit: int) -> None:
         """Find the largest groups."""
-        held, best = list(self._counts.values()), list[tuple[int, list[Rank], GroupKey]]()
+        counts, best = list(self._counts.values()), list[tuple[int, list[Rank], GroupKey]]()
 
         def step(start: int) -> None:
             nonlocal best
-            part = [
+            ranked = [
                 (-count, [rank_of(value, is_descending=False) for value in values], values)
-                for values, count in held[start : start + STEP // 10]
+                for values, count in counts[start : start + STEP // 10]
             ]
-            best = sorted(best + part, key=itemgetter(0, 1))[:limit]
+            best = sorted(best + ranked, key=itemgetter(0, 1))[:limit]
 
-        await self._slices.run(step, range(0, len(held), STEP // 10))
+        await self._slices.run(step, range(0, len(counts), STEP // 10))
         self.groups.counts = [(values, -count) for count, _, values in best]
-        self.groups.group_count = len(held)
+        self.groups.group_count = len(counts)
 
     def _add(self, values: Sequence[Value | Undecided], count: int) -> None:
         """Count objects of these values; one with many values is in the group of each of them."""
         for group in product(*map(_ones, values)):
             key = tuple((type(value), value) for value in group)
-            if (held := self._counts.get(key)) is not None:
-                held[1] += count
+            if (entry := self._counts.get(key)) is not None:
+                entry[1] += count
             elif len(self._counts) < MAX_GROUPS:
                 self._counts[key] = [group, count]
             else:
@@ -153,8 +153,8 @@ class _Counting:
 
     def _note_undecided(self, cluster: str, count: int) -> None:
         if count:
-            held = self.groups.undecided
-            held[cluster] = held.get(cluster, 0) + count
+            undecided = self.groups.undecided
+            undecided[cluster] = undecided.get(cluster, 0) + count
 
 
 def _ones(value: Value | Undecided) -> Iterable[One]:

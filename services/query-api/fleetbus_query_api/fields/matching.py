@@ -42,20 +42,23 @@ class Segment(NamedTuple):
 
 def label_conditions(labels: LabelSelector | None) -> list[Condition]:
     """The requirements of a label selector."""
-    found: list[Condition] = []
+    conditions: list[Condition] = []
     for requirement in labels.requirements if labels else ():
         name = requirement.name
 
-        def holds(value: Value, one: Any = requirement, key: str = name) -> bool:
-            return one.matches({key: value} if isinstance(value, str) else {})
+        def holds(value: Value, matcher: Any = requirement, key: str = name) -> bool:
+            return matcher.matches({key: value} if isinstance(value, str) else {})
 
-        found.append(Condition(FieldPath(("metadata", "labels", name)), holds))
-    return found
+        conditions.append(Condition(FieldPath(("metadata", "labels", name)), holds))
+    return conditions
 
 
 def field_conditions(fields: FieldSelector) -> list[Condition]:
     """The requirements of a field selector."""
-    return [Condition(one.path, one.matches_value) for one in fields.requirements]
+    return [
+        Condition(requirement.path, requirement.matches_value)
+        for requirement in fields.requirements
+    ]
 
 
 class Matches(NamedTuple):
@@ -83,7 +86,7 @@ async def find_matches(segment: Segment, name: str | None, slices: TimeSlices) -
     # A body may have one field that can be read, and another one that cannot.
     unsure = [codes for codes, _, unknown in by_value if unknown]
     ending = None if name is None else f"/{name}".encode()
-    found, undecided = list[int](), 0
+    matching_rows, undecided = list[int](), 0
 
     def step(start: int) -> None:
         nonlocal undecided
@@ -99,10 +102,10 @@ async def find_matches(segment: Segment, name: str | None, slices: TimeSlices) -
         for codes in unsure:
             decided = [row for row in decided if codes[row]]
         undecided += len(rows) - len(decided)
-        found.extend(decided)
+        matching_rows.extend(decided)
 
     await slices.run(step, range(segment.low, segment.high, STEP))
-    return Matches(found, undecided)
+    return Matches(matching_rows, undecided)
 
 
 async def _mark(column: FieldColumn, holds: Predicate, slices: TimeSlices) -> bytearray:

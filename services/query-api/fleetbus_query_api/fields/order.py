@@ -70,7 +70,7 @@ def parse_paths(parameter: str, text: str, most: int) -> tuple[FieldPath, ...]:
     Raises:
         BadRequestProblem: one is malformed, is given twice, or they are too many.
     """
-    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    parts = [field.strip() for field in text.split(",")] if text.strip() else []
     if len(parts) > most:
         raise BadRequestProblem(f"{parameter} has {len(parts)} fields; at most {most} are allowed")
     try:
@@ -88,10 +88,10 @@ def parse_sort(text: str) -> tuple[SortKey, ...]:
     Raises:
         BadRequestProblem: a path is malformed, is given twice, or they are too many.
     """
-    parts = [part.strip() for part in text.split(",")] if text.strip() else []
-    paths = parse_paths("sort", ",".join(part.removeprefix("-") for part in parts), MAX_KEYS)
+    parts = [field.strip() for field in text.split(",")] if text.strip() else []
+    paths = parse_paths("sort", ",".join(field.removeprefix("-") for field in parts), MAX_KEYS)
     return tuple(
-        SortKey(path, part.startswith("-")) for path, part in zip(paths, parts, strict=True)
+        SortKey(path, field.startswith("-")) for path, field in zip(paths, parts, strict=True)
     )
 
 
@@ -135,8 +135,8 @@ def _read(value: Scalar) -> tuple[int, float | str]:
         return _BOOL, int(value)
     if isinstance(value, (int, float)):
         return _NUMBER, value
-    if found := _QUANTITY.fullmatch(value):
-        number = _quantity(found[1], found[2] or "")
+    if match := _QUANTITY.fullmatch(value):
+        number = _quantity(match[1], match[2] or "")
         if number is not None:
             return _NUMBER, number
     if _RFC3339.fullmatch(value):

@@ -71,8 +71,8 @@ class Outlier:
 
     def differences(self) -> list[dict[str, Any]]:
         """The fields that differ between the variants, and the value in each."""
-        found = islice(_differences(self.forms, ""), MAX_DIFFERENCES)
-        return [{"path": path, "values": values} for path, values in found]
+        pairs = islice(_differences(self.forms, ""), MAX_DIFFERENCES)
+        return [{"path": path, "values": values} for path, values in pairs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Outliers:
     """One page of outliers, and how many there are in all."""
 
     version: int
-    found: Sequence[Outlier]
+    items: Sequence[Outlier]
     remaining: int
     continue_token: str
     undecided: Mapping[str, int]
@@ -117,7 +117,10 @@ class FieldOutliers:
             self._source.tables.catch_up(),
             self._source.is_kept(question),
         )
-        requirements = (f"{one.path} {one.is_equal} {one.values}" for one in fields.requirements)
+        requirements = (
+            f"{requirement.path} {requirement.is_equal} {requirement.values}"
+            for requirement in fields.requirements
+        )
         mark = digest_question(
             "outliers",
             query.resource,
@@ -135,20 +138,20 @@ class FieldOutliers:
                 matches = await find_matches(segment, query.name, self._slices)
                 await names.take(segment, matches)
         page, total = await names.first_after(after, query.limit or STEP)
-        found = await self._describe(query, page)
+        outliers = await self._describe(query, page)
         token = ""
         if total > len(page):
             token = write_token(FieldPosition(generation, version, mark, [], "", page[-1]))
-        return Outliers(version, found, total - len(page), token, names.undecided)
+        return Outliers(version, outliers, total - len(page), token, names.undecided)
 
     async def _describe(self, query: ListQuery, keys: Sequence[bytes]) -> list[Outlier]:
         """Read the objects of these names, cluster by cluster; few are held at a time."""
         outliers = {key: Outlier(key) for key in keys}
         for cluster in sorted(query.clusters):
-            rest = list(keys)
-            while rest:
+            remaining = list(keys)
+            while remaining:
                 rows = await self._reader.rows.read(
-                    cluster, query.resource, rest, most_bytes=CHUNK_BYTES
+                    cluster, query.resource, remaining, most_bytes=CHUNK_BYTES
                 )
                 entries = [
                     (row.key, make_entry(cluster, row.key, row.guard, row.body))
@@ -156,13 +159,13 @@ class FieldOutliers:
                     if row.guard is not None and row.is_live
                 ]
 
-                def add(one: tuple[bytes, Entry]) -> None:
-                    add_object(outliers[one[0]], query.resource, one[1])
+                def add(pair: tuple[bytes, Entry]) -> None:
+                    add_object(outliers[pair[0]], query.resource, pair[1])
 
                 await self._slices.run(add, entries)
-                rest = rest[len(rows) :]
+                remaining = remaining[len(rows) :]
         # Those that have become equal meanwhile are none.
-        return [one for one in outliers.values() if len(one.clusters) > 1]
+        return [outlier for outlier in outliers.values() if len(outlier.clusters) > 1]
 
 
 class _Names:
@@ -203,20 +206,20 @@ class _Names:
                 f"more than {_MAX_NAMES:,} names: name a namespace, or select by labels"
             )
         if unknown := unknown + matches.undecided:
-            held = self.undecided.get(segment.cluster, 0)
-            self.undecided[segment.cluster] = held + unknown
+            count = self.undecided.get(segment.cluster, 0)
+            self.undecided[segment.cluster] = count + unknown
 
     async def first_after(self, key: bytes, limit: int) -> tuple[list[bytes], int]:
         """The first names that differ after a key, and how many there are after it."""
-        found, first, total = list(self.differing), list[bytes](), 0
+        names, first, total = list(self.differing), list[bytes](), 0
 
         def step(start: int) -> None:
             nonlocal first, total
-            part = [one for one in found[start : start + STEP] if one > key]
-            total += len(part)
-            first = sorted(first + part)[:limit]
+            later = [name for name in names[start : start + STEP] if name > key]
+            total += len(later)
+            first = sorted(first + later)[:limit]
 
-        await self._slices.run(step, range(0, len(found), STEP))
+        await self._slices.run(step, range(0, len(names), STEP))
         return first, total
 
 
@@ -260,7 +263,10 @@ def _differences(forms: Mapping[str, Any], path: str) -> Iterator[tuple[str, dic
     elif all(isinstance(tree, list) for tree in trees):
         lists = {digest: cast("list[Any]", tree) for digest, tree in forms.items()}
         for at in range(max(map(len, lists.values()))):
-            parts = {digest: one[at] if at < len(one) else None for digest, one in lists.items()}
+            parts = {
+                digest: elements[at] if at < len(elements) else None
+                for digest, elements in lists.items()
+            }
             yield from _differences(parts, f"{path}[{at}]")
     else:
         yield path, {digest: _shown(tree) for digest, tree in forms.items()}

@@ -87,12 +87,12 @@ class FieldPages:
         many as fit into `MAX_PAGE_BYTES`.
         """
         while True:
-            found = await self._find_rows(query, fields, sort)
+            result = await self._find_rows(query, fields, sort)
             taken = 0
             while True:
-                page, taken = await self._page(found, taken)
+                page, taken = await self._page(result, taken)
                 yield page
-                if taken >= len(found.best.rows):
+                if taken >= len(result.best.rows):
                     break
             if not page.page.continue_token:
                 return
@@ -126,22 +126,22 @@ class FieldPages:
                 await best.take(segment, await find_matches(segment, query.name, self._slices))
         return _FoundRows(query, fields, best, generation, version, mark)
 
-    async def _page(self, found: _FoundRows, start: int) -> tuple[FieldPage, int]:
+    async def _page(self, result: _FoundRows, start: int) -> tuple[FieldPage, int]:
         """The page that begins with a row, and up to which row it goes."""
-        query, best = found.query, found.best
-        entries, taken = await self._read(query, found.fields, best.rows[start:])
+        query, best = result.query, result.best
+        entries, taken = await self._read(query, result.fields, best.rows[start:])
         taken += start
         token = ""
         if (last := best.last_of(taken)) is not None:
             ranks, cluster, key = last
             token = write_token(
                 FieldPosition(
-                    found.generation, found.version, found.mark, dump_ranks(ranks), cluster, key
+                    result.generation, result.version, result.mark, dump_ranks(ranks), cluster, key
                 )
             )
         is_counted = query.count and not best.is_enough
         remaining = best.total - taken if is_counted else None
-        page = Page(entries, token, remaining, found.version, found.generation)
+        page = Page(entries, token, remaining, result.version, result.generation)
         return FieldPage(page, best.undecided), taken
 
     async def _read(
@@ -151,12 +151,12 @@ class FieldPages:
         entries: list[Entry] = []
         size = taken = 0
         while taken < len(rows):
-            part = rows[taken : taken + _READ_ROWS]
-            found = await self._read_part(query.resource, part)
-            for row in part:
-                if (row[1], row[2]) not in found:
+            batch = rows[taken : taken + _READ_ROWS]
+            by_place = await self._read_part(query.resource, batch)
+            for row in batch:
+                if (row[1], row[2]) not in by_place:
                     break  # it was cut off: it is the first one of the next read
-                entry = found[row[1], row[2]]
+                entry = by_place[row[1], row[2]]
                 if entry is not None and (
                     entry.counter == row[3] or _matches(entry, query, fields)
                 ):
@@ -168,11 +168,11 @@ class FieldPages:
         return entries, taken
 
     async def _read_part(
-        self, resource: str, part: Sequence[_Row]
+        self, resource: str, batch: Sequence[_Row]
     ) -> dict[tuple[str, bytes], Entry | None]:
         """Read rows with their bodies; None for those that are gone, none for those cut off."""
         places: dict[str, list[bytes]] = {}
-        for _, cluster, key, _ in part:
+        for _, cluster, key, _ in batch:
             places.setdefault(cluster, []).append(key)
         most = max(1, _READ_BYTES // len(places))
         answers = await asyncio.gather(
@@ -251,18 +251,18 @@ class _BestRows:
             if not readers and len(self.rows) == self._limit and self.rows[-1][1] < cluster:
                 self.total += len(rows)  # clusters come in order
                 return
-            found: list[_Row] = [
+            ranked: list[_Row] = [
                 (tuple(read(row) for read in readers), cluster, keys[row], counters[row])
                 for row in rows
             ]
             if after is not None:
-                found = [row for row in found if row > after and row[:3] != after]
-            self.total += len(found)
+                ranked = [row for row in ranked if row > after and row[:3] != after]
+            self.total += len(ranked)
             if len(self.rows) == self._limit:
                 last = self.rows[-1]
-                found = [row for row in found if row < last]
-            if found:
-                self.rows = sorted(self.rows + found)[: self._limit]
+                ranked = [row for row in ranked if row < last]
+            if ranked:
+                self.rows = sorted(self.rows + ranked)[: self._limit]
 
         await self._slices.run(step, range(0, len(matches.rows), STEP // 4))
         if not segment.is_kept and not self._sort and keys:
@@ -284,21 +284,24 @@ class _FoundRows(NamedTuple):
 def _rank_reader(segment: Segment, path: FieldPath, *, is_descending: bool) -> Any:
     """A function that ranks a row; each distinct value is ranked once."""
     read = value_reader(segment, path)
-    known: dict[Any, Rank] = {}
+    ranks: dict[Any, Rank] = {}
     column = segment.columns.get(path)
 
     def rank(row: int) -> Rank:
         key = column.codes[row] if column is not None else row
-        found = known.get(key)
-        if found is None:
-            found = known[key] = rank_of(read(row), is_descending=is_descending)
-        return found
+        ranking = ranks.get(key)
+        if ranking is None:
+            ranking = ranks[key] = rank_of(read(row), is_descending=is_descending)
+        return ranking
 
     return rank
 
 
 def _digest(query: ListQuery, fields: FieldSelector, sort: Sequence[SortKey]) -> bytes:
-    requirements = (f"{one.path} {one.is_equal} {one.values}" for one in fields.requirements)
+    requirements = (
+        f"{requirement.path} {requirement.is_equal} {requirement.values}"
+        for requirement in fields.requirements
+    )
     return digest_question(
         query.resource,
         repr((query.namespace, query.name)),
@@ -317,7 +320,7 @@ def _load(position: FieldPosition, sort: Sequence[SortKey]) -> tuple[Rank, ...]:
 
 def _matches(entry: Entry, query: ListQuery, fields: FieldSelector) -> bool:
     """Whether an object that has changed since it was found still matches."""
-    if not query.labels and all(one.path in KEYED for one in fields.requirements):
+    if not query.labels and all(requirement.path in KEYED for requirement in fields.requirements):
         return True  # the key has not changed
     try:
         return matches_entry(entry, query.labels, fields)

@@ -28,51 +28,51 @@ def project(entry: Entry, paths: Sequence[FieldPath]) -> Entry:
     if not body:
         return entry
     try:
-        found = _pick(decode(body), _shown_steps(tuple(paths)))
+        projected = _pick(decode(body), _shown_steps(tuple(paths)))
     except UnreadableBody:
         return entry._replace(degraded=UNREADABLE)
-    return entry._replace(body=msgspec.json.encode({} if found is _NOTHING else found))
+    return entry._replace(body=msgspec.json.encode({} if projected is _NOTHING else projected))
 
 
 @lru_cache(maxsize=256)
 def _shown_steps(paths: tuple[FieldPath, ...]) -> _Shown:
-    wanted: _Shown = {}
+    steps: _Shown = {}
     for path in paths:
-        here = wanted
+        here = steps
         for step in path.steps:
             if step in here and not here[step]:
                 break  # a field around this one was named
             here = here.setdefault(step, {})
         else:
             here.clear()  # everything below, whatever else was named there
-    return wanted
+    return steps
 
 
-def _pick(tree: Any, wanted: _Shown) -> Any:
-    if not wanted:
+def _pick(tree: Any, steps: _Shown) -> Any:
+    if not steps:
         return tree
     if isinstance(tree, Mapping):
-        known = cast("Mapping[str, Any]", tree)
+        fields = cast("Mapping[str, Any]", tree)
         return _filled(
             {
-                step: _pick(known[step], below)
-                for step, below in wanted.items()
-                if isinstance(step, str) and step in known
+                step: _pick(fields[step], below)
+                for step, below in steps.items()
+                if isinstance(step, str) and step in fields
             }
         )
     if isinstance(tree, list):
         elements = cast("list[Any]", tree)
-        picked = [_pick_element(at, one, wanted) for at, one in enumerate(elements)]
-        return [one for one in picked if one is not _NOTHING] or _NOTHING
+        picked = [_pick_element(at, element, steps) for at, element in enumerate(elements)]
+        return [element for element in picked if element is not _NOTHING] or _NOTHING
     return _NOTHING
 
 
-def _pick_element(at: int, element: Any, shown: _Shown) -> Any:
-    below = [shown[step] for step in (Special.EACH, at) if step in shown]
+def _pick_element(at: int, element: Any, steps: _Shown) -> Any:
+    below = [steps[step] for step in (Special.EACH, at) if step in steps]
     if not below:
         return _NOTHING
     # Without anything below, everything is shown.
-    merged: _Shown = {} if not all(below) else {k: v for one in below for k, v in one.items()}
+    merged: _Shown = {} if not all(below) else {k: v for branch in below for k, v in branch.items()}
     return _pick(element, merged)
 
 

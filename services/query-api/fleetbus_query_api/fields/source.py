@@ -51,11 +51,15 @@ class Question:
 
     def paths(self, *, with_labels: bool) -> tuple[FieldPath, ...]:
         """The fields that take a body to be known."""
-        asked = [one.path for one in self.fields.requirements if one.path not in KEYED]
-        asked += [path for path in self.shown if path not in KEYED and path != CLUSTER]
+        fields = [
+            requirement.path
+            for requirement in self.fields.requirements
+            if requirement.path not in KEYED
+        ]
+        fields += [path for path in self.shown if path not in KEYED and path != CLUSTER]
         if with_labels:
-            asked += [condition.path for condition in label_conditions(self.query.labels)]
-        return tuple(dict.fromkeys(asked))
+            fields += [condition.path for condition in label_conditions(self.query.labels)]
+        return tuple(dict.fromkeys(fields))
 
 
 class FieldSource:
@@ -111,8 +115,8 @@ class FieldSource:
                     async with table.lock:
                         yield _segment_of(table, query.namespace, conditions, start)
                     continue
-                one = replace(query, clusters=[place.cluster])
-                async with aclosing(self._read(question, one, start)) as read:
+                cluster_query = replace(query, clusters=[place.cluster])
+                async with aclosing(self._read(question, cluster_query, start)) as read:
                     async for segment in read:
                         yield segment
 
@@ -129,10 +133,10 @@ class FieldSource:
         )
         async for page in self._reader.pages(query):
             for cluster, entries in groupby(page.entries, attrgetter("cluster")):
-                found = list(entries)
-                columns = await self._columns_of(found, paths)
-                keys = [member_of(entry.namespace, entry.name) for entry in found]
-                counters = [entry.counter for entry in found]
+                batch = list(entries)
+                columns = await self._columns_of(batch, paths)
+                keys = [member_of(entry.namespace, entry.name) for entry in batch]
+                counters = [entry.counter for entry in batch]
                 yield Segment(
                     cluster, keys, counters, columns, 0, len(keys), conditions, is_kept=False
                 )

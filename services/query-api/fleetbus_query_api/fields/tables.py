@@ -95,24 +95,24 @@ class FieldTables:
         Raises:
             redis.exceptions.RedisError: the store does not answer.
         """
-        held: dict[Place, FieldTable] = {}
+        tables: dict[Place, FieldTable] = {}
         turns = asyncio.Semaphore(_AT_A_TIME)
 
         async def acquire(place: Place) -> None:
             async with turns:
                 table = await self._acquire(place, paths)
             if table is not None:
-                held[place] = table
+                tables[place] = table
 
         try:
             for place in places:
                 if (table := self._ready(place, paths)) is not None:
                     table.pin(paths)
-                    held[place] = table
-            await _all(acquire(place) for place in places if place not in held)
-            yield held
+                    tables[place] = table
+            await _all(acquire(place) for place in places if place not in tables)
+            yield tables
         finally:
-            for table in held.values():
+            for table in tables.values():
                 table.pin(paths, -1)
 
     def _ready(self, place: Place, paths: Collection[FieldPath]) -> FieldTable | None:
@@ -217,13 +217,13 @@ class FieldTables:
 
     async def _chunks(self, table: FieldTable) -> AsyncGenerator[list[StoredRow]]:
         """Read all rows in order; the next ones are on their way while some are decoded."""
-        wanted = _FIRST_ROWS
-        reading = self._read_after(table, b"", wanted)
+        count = _FIRST_ROWS
+        reading = self._read_after(table, b"", count)
         try:
             while reading is not None:
                 rows = await reading
-                wanted = min(MOST_ROWS, 2 * len(rows))
-                reading = self._read_after(table, rows[-1].key, wanted)
+                count = min(MOST_ROWS, 2 * len(rows))
+                reading = self._read_after(table, rows[-1].key, count)
                 yield rows
         finally:
             if reading is not None:
@@ -231,10 +231,10 @@ class FieldTables:
                 await asyncio.wait([reading])
 
     def _read_after(
-        self, table: FieldTable, key: bytes, wanted: int
+        self, table: FieldTable, key: bytes, count: int
     ) -> asyncio.Task[list[StoredRow]] | None:
         start = bisect_right(table.keys, key)
-        members = table.keys[start : start + wanted]
+        members = table.keys[start : start + count]
         if not members:
             return None
         return asyncio.create_task(
@@ -248,13 +248,13 @@ class FieldTables:
             return
         async with table.lock:
             versions = dict(table.dirty)
-            rest = list(versions)
-            while rest and not table.is_void:
-                rows = await self._reader.rows.read(*table.place, rest, most_bytes=CHUNK_BYTES)
+            remaining = list(versions)
+            while remaining and not table.is_void:
+                rows = await self._reader.rows.read(*table.place, remaining, most_bytes=CHUNK_BYTES)
                 await self._slices.run(table.put, rows)
                 for row in rows:
                     table.settle(row.key, versions[row.key])
-                rest = rest[len(rows) :]
+                remaining = remaining[len(rows) :]
         self._grow(table)
 
     # --- room -------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ class FieldTables:
 
 async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Do all of it; the first error ends the rest."""
-    tasks = [asyncio.create_task(one, name="field-table") for one in work]
+    tasks = [asyncio.create_task(coroutine, name="field-table") for coroutine in work]
     try:
         await asyncio.gather(*tasks)
     except BaseException:

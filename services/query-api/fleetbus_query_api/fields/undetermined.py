@@ -41,11 +41,11 @@ class Undetermined:
 
     def add(self, objects: Iterable[UndeterminedObject]) -> None:
         """Take more objects."""
-        for one in objects:
-            if self._latest is None or one.known_from > self._latest.known_from:
-                self._latest = one
+        for obj in objects:
+            if self._latest is None or obj.known_from > self._latest.known_from:
+                self._latest = obj
             if len(self._first) < _MOST:
-                self._first.append(one)
+                self._first.append(obj)
 
     def __iter__(self) -> Iterator[UndeterminedObject]:
         yield from self._first[:-1]
@@ -57,12 +57,12 @@ class Undetermined:
         """Render them for an answer."""
         return [
             {
-                "cluster": one.ref.cluster,
-                "resource": one.ref.resource,
-                "namespace": one.ref.namespace,
-                "name": one.ref.name,
-                "reason": one.reason,
-                "knownFrom": rfc3339(one.known_from),
+                "cluster": obj.ref.cluster,
+                "resource": obj.ref.resource,
+                "namespace": obj.ref.namespace,
+                "name": obj.ref.name,
+                "reason": obj.reason,
+                "knownFrom": rfc3339(obj.known_from),
             }
-            for one in self
+            for obj in self
         ]

@@ -113,38 +113,42 @@ def reduce_tree(resource: str, tree: Any) -> dict[str, Any]:
     Raises:
         UnreadableBody: it is too deep.
     """
-    whole = _map_of(tree)
+    obj = _map_of(tree)
     for path in _ASSIGNED.get(resource, ()):
-        _remove(whole, path.steps)
-    spec = _map_of(whole.get("spec"))
+        _remove(obj, path.steps)
+    spec = _map_of(obj.get("spec"))
     if resource == "core/services" and spec.get("clusterIP") != "None":
         spec.pop("clusterIP", None)
     if resource == "core/pods":
         _reduce_pod(spec)
     _reduce_metadata(_map_of(_map_of(spec.get("template")).get("metadata")))
-    kept = {name: value for name, value in whole.items() if name not in _TOP}
-    metadata = _map_of(whole.get("metadata"))
+    reduced = {name: value for name, value in obj.items() if name not in _TOP}
+    metadata = _map_of(obj.get("metadata"))
     _reduce_metadata(metadata)
-    kept["metadata"] = {name: metadata.get(name) for name in ("labels", "annotations")}
-    return _map_of(_without_empty(kept))
+    reduced["metadata"] = {name: metadata.get(name) for name in ("labels", "annotations")}
+    return _map_of(_without_empty(reduced))
 
 
 def _reduce_metadata(metadata: dict[str, Any]) -> None:
     for field in ("labels", "annotations"):
-        held = _map_of(metadata.get(field))
-        for name in [one for one in held if one in _LABELS or one.startswith(_WRITTEN_BELOW)]:
-            del held[name]
+        entries = _map_of(metadata.get(field))
+        for name in [
+            name for name in entries if name in _LABELS or name.startswith(_WRITTEN_BELOW)
+        ]:
+            del entries[name]
 
 
 def _reduce_pod(spec: dict[str, Any]) -> None:
     spec["tolerations"] = [
-        one for one in _maps_of(spec.get("tolerations")) if one.get("key") not in _GRACE
+        toleration
+        for toleration in _maps_of(spec.get("tolerations"))
+        if toleration.get("key") not in _GRACE
     ]
-    spec["volumes"] = [one for one in _maps_of(spec.get("volumes")) if not _is_token(one)]
+    spec["volumes"] = [volume for volume in _maps_of(spec.get("volumes")) if not _is_token(volume)]
     for field in ("containers", "initContainers", "ephemeralContainers"):
         for container in _maps_of(spec.get(field)):
             container["volumeMounts"] = [
-                one for one in _maps_of(container.get("volumeMounts")) if not _is_token(one)
+                mount for mount in _maps_of(container.get("volumeMounts")) if not _is_token(mount)
             ]
 
 
@@ -153,13 +157,13 @@ def _is_token(volume: Mapping[str, Any]) -> bool:
 
 
 def _remove(tree: Any, steps: tuple[Step, ...]) -> None:
-    step, rest = steps[0], steps[1:]
+    step, below = steps[0], steps[1:]
     if step is Special.EACH:
         for element in _maps_of(tree):
-            _remove(element, rest)
+            _remove(element, below)
     elif isinstance(tree, dict):
-        if rest:
-            _remove(cast("dict[Any, Any]", tree).get(step), rest)
+        if below:
+            _remove(cast("dict[Any, Any]", tree).get(step), below)
         else:
             cast("dict[Any, Any]", tree).pop(step, None)
 
@@ -173,11 +177,11 @@ def _without_empty(tree: Any, depth: int = 0) -> Any:
     if depth > _DEEPEST:
         raise UnreadableBody
     if isinstance(tree, dict):
-        known = cast("dict[str, Any]", tree)
-        kept = {name: _without_empty(value, depth + 1) for name, value in known.items()}
-        return {name: value for name, value in kept.items() if value is not None} or None
+        fields = cast("dict[str, Any]", tree)
+        reduced = {name: _without_empty(value, depth + 1) for name, value in fields.items()}
+        return {name: value for name, value in reduced.items() if value is not None} or None
     if isinstance(tree, list):
-        return [_without_empty(one, depth + 1) for one in cast("list[Any]", tree)] or None
+        return [_without_empty(element, depth + 1) for element in cast("list[Any]", tree)] or None
     return tree
 
 
@@ -187,4 +191,4 @@ def _map_of(value: Any) -> dict[str, Any]:
 
 def _maps_of(value: Any) -> list[dict[str, Any]]:
     elements = cast("list[Any]", value) if isinstance(value, list) else []
-    return [cast("dict[str, Any]", one) for one in elements if isinstance(one, dict)]
+    return [cast("dict[str, Any]", element) for element in elements if isinstance(element, dict)]

@@ -51,24 +51,24 @@ class _Place:
     resource: str
     is_target: bool = False
 
-    def fits(self, one: ControllerRun) -> bool:
+    def fits(self, controller_run: ControllerRun) -> bool:
         """Whether a run is for this object, and not for another kind of the same name.
 
         Of a request that a mapping function made it is unknown what it names.
         """
-        request = one.request
+        request = controller_run.request
         return (request.cluster, request.namespace, request.name) == (
             self.cluster,
             self.namespace,
             self.name,
-        ) and self._is_of(one)
+        ) and self._is_of(controller_run)
 
-    def _is_of(self, one: ControllerRun) -> bool:
-        if one.request.controller == _ON_TARGETS:
+    def _is_of(self, controller_run: ControllerRun) -> bool:
+        if controller_run.request.controller == _ON_TARGETS:
             return self.is_target
-        if one.request.controller == _ON_HUB:
+        if controller_run.request.controller == _ON_HUB:
             return self.resource == _DISTRIBUTED
-        return self.resource in one.run.resources
+        return self.resource in controller_run.run.resources
 
 
 class Actions:
@@ -123,17 +123,17 @@ class Actions:
             right = Right("get", _GROUP, _PLURAL, owner.namespace, owner.name)
             return _DISTRIBUTED if await self._access.is_allowed_on_hub(user, right) else ""
         group = owner.api_version.rpartition("/")[0]
-        known, right = right_to_get(
+        resource, right = right_to_get(
             await self._catalog.fleet(), group, owner.kind, owner.namespace, owner.name
         )
         at = [owner.cluster_name]
         is_allowed = bool(await authorise_where_decided(self._access, user, right, at))
-        return f"{known.group}/{known.plural}" if known is not None and is_allowed else ""
+        return f"{resource.group}/{resource.plural}" if resource is not None and is_allowed else ""
 
     async def _describe_runs(self, places: Sequence[_Place]) -> list[dict[str, Any]]:
-        keys = dict.fromkeys((one.cluster, one.namespace, one.name) for one in places)
+        keys = dict.fromkeys((place.cluster, place.namespace, place.name) for place in places)
         runs = await self._runs.last_runs(list(keys))
-        return [_run(one) for one in runs if any(place.fits(one) for place in places)]
+        return [_run(run) for run in runs if any(place.fits(run) for place in places)]
 
 
 def _is_distributed(owner: Owner) -> bool:
@@ -142,28 +142,28 @@ def _is_distributed(owner: Owner) -> bool:
 
 async def _describe_reports(past: Asked, cluster: str, owner: Owner) -> list[dict[str, Any]]:
     """The last reports of the distributor about its object in a cluster."""
-    found: list[DistributionEvent] = []
+    latest: list[DistributionEvent] = []
     try:
         subject = distribution_filter(namespace=owner.namespace, name=owner.name, cluster=cluster)
         async for page in read_messages(past.bus, DISTRIBUTION_STREAM, subject, start=past.at):
             events = [decode_distribution_event(message.body) for message in page]
-            found += [event for event in events if event is not None]
-            found = found[-_MOST_REPORTS:]
+            latest += [event for event in events if event is not None]
+            latest = latest[-_MOST_REPORTS:]
     except (InvalidName, NoStream):
         return []  # no such object can exist, or no distributor has run here
-    return [_report(event) for event in found]
+    return [_report(event) for event in latest]
 
 
-def _run(one: ControllerRun) -> dict[str, Any]:
-    run = one.run
+def _run(controller_run: ControllerRun) -> dict[str, Any]:
+    run = controller_run.run
     return {
         "time": _time(run.ended),
         "stage": "reconcile",
-        "controller": one.request.controller,
+        "controller": controller_run.request.controller,
         "request": {
-            "cluster": one.request.cluster,
-            "namespace": one.request.namespace,
-            "name": one.request.name,
+            "cluster": controller_run.request.cluster,
+            "namespace": controller_run.request.namespace,
+            "name": controller_run.request.name,
         },
         "outcome": run.outcome.value,
         "attempt": run.attempt,
@@ -184,7 +184,7 @@ def _report(event: DistributionEvent) -> dict[str, Any]:
         "event": event.event.value,
         "revision": event.revision,
         "wave": event.wave,
-        "objects": [one.object for one in event.objects],
+        "objects": [obj.object for obj in event.objects],
         "reason": event.reason,
         "message": event.message,
     }

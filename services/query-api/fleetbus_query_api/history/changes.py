@@ -129,7 +129,7 @@ class FleetChanges:
         self._access = access
         self._turns = asyncio.Semaphore(_AT_A_TIME)
 
-    async def list(self, user: User, asked: ChangesParameters) -> bytes:
+    async def list(self, user: User, parameters: ChangesParameters) -> bytes:
         """Compare the fleet at two points in time.
 
         Raises:
@@ -141,21 +141,23 @@ class FleetChanges:
             BusError: the stream cannot be read.
         """
         readable = await self._types.find(
-            user, asked.namespace, kind=asked.resource, clusters=asked.cluster
+            user, parameters.namespace, kind=parameters.resource, clusters=parameters.cluster
         )
-        self._types.require(readable, asked.resource, asked.namespace)
-        freshness = await self._types.freshness(user, readable, named=asked.cluster)
-        past = await self._windows.ask(asked.since)
-        until = self._windows.end(asked.until, past)
+        self._types.require(readable, parameters.resource, parameters.namespace)
+        freshness = await self._types.freshness(user, readable, named=parameters.cluster)
+        past = await self._windows.ask(parameters.since)
+        until = self._windows.end(parameters.until, past)
         async with self._turns:
-            found = await self._compare(readable, past, until, asked)
-        groups = sorted(found.groups.items(), key=lambda one: (-len(one[1].clusters), one[0]))
-        shown = groups[: asked.limit]
-        others = await self._elsewhere(readable, [kind.name for kind, _ in shown])
+            comparison = await self._compare(readable, past, until, parameters)
+        groups = sorted(
+            comparison.groups.items(), key=lambda item: (-len(item[1].clusters), item[0])
+        )
+        page = groups[: parameters.limit]
+        others = await self._elsewhere(readable, [kind.name for kind, _ in page])
         visible = Visible(self._access, user)
-        writers = await visible_writers((kind.writer for kind, _ in shown), visible)
+        writers = await visible_writers((kind.writer for kind, _ in page), visible)
         reports = await read_reports(
-            past.bus, past.at, until, _report_filter(asked, readable), visible
+            past.bus, past.at, until, _report_filter(parameters, readable), visible
         )
         return msgspec.json.encode(
             {
@@ -164,31 +166,31 @@ class FleetChanges:
                 "groups": [
                     _render(kind, group, others[kind.name], readable)
                     | {"writtenBy": writers[kind.writer]}
-                    for kind, group in shown
+                    for kind, group in page
                 ],
-                "distribution": reports[: asked.limit],
+                "distribution": reports[: parameters.limit],
                 "distributionCount": len(reports),
-                "changedObjects": found.count,
-                "ownedObjects": found.owned,
+                "changedObjects": comparison.count,
+                "ownedObjects": comparison.owned,
                 "groupCount": len(groups),
-                "truncated": found.is_cut or len(groups) > len(shown),
-                "undetermined": found.undetermined.render(),
+                "truncated": comparison.is_cut or len(groups) > len(page),
+                "undetermined": comparison.undetermined.render(),
                 "window": render_window(past.window),
                 **render_freshness(freshness),
             }
         )
 
     async def _compare(
-        self, readable: ReadableTypes, past: Asked, until: datetime, asked: ChangesParameters
+        self, readable: ReadableTypes, past: Asked, until: datetime, parameters: ChangesParameters
     ) -> _Compared:
-        found, step = _Compared(), Step(_FIRST_STEP, _MOST_STEP)
+        comparison, step = _Compared(), Step(_FIRST_STEP, _MOST_STEP)
         states = PastStates(bus=past.bus, reader=self._reader)
-        changed, known = await self._changed(readable, past.at, asked, found)
+        changed, subjects = await self._changed(readable, past.at, parameters, comparison)
 
         async def compare(sizes: Mapping[ObjectRef, int]) -> None:
             for refs in step.divide(list(sizes), sizes):
                 before = await states.at(refs, past.at)
-                after = await (states.at(refs, until) if asked.until else states.present(refs))
+                after = await (states.at(refs, until) if parameters.until else states.present(refs))
                 step.adapt(before)
 
                 def take(
@@ -196,13 +198,20 @@ class FleetChanges:
                     before: Mapping[ObjectRef, PastState] = before,
                     after: Mapping[ObjectRef, PastState] = after,
                 ) -> None:
-                    _take(found, ref, before[ref], after[ref], is_complete=asked.owned)
+                    _take(comparison, ref, before[ref], after[ref], is_complete=parameters.owned)
 
                 await self._slices.run(take, refs)
 
         # NATS looks for the deletions while others are compared.
         reading = asyncio.create_task(
-            _deleted(readable, past, asked, found, known=known, most=_MAX_OBJECTS - len(changed)),
+            _deleted(
+                readable,
+                past,
+                parameters,
+                comparison,
+                subjects=subjects,
+                most=_MAX_OBJECTS - len(changed),
+            ),
             name="deletions",
         )
         try:
@@ -210,10 +219,14 @@ class FleetChanges:
             await compare(await reading)
         finally:
             reading.cancel()
-        return found
+        return comparison
 
     async def _changed(
-        self, readable: ReadableTypes, since: datetime, asked: ChangesParameters, found: _Compared
+        self,
+        readable: ReadableTypes,
+        since: datetime,
+        parameters: ChangesParameters,
+        comparison: _Compared,
     ) -> tuple[dict[ObjectRef, int], set[str]]:
         """Find what exists and may have changed, and the subjects of all their deletions.
 
@@ -224,51 +237,51 @@ class FleetChanges:
         for cluster, resource in readable.places:
             places.setdefault(resource, []).append(cluster)
         sizes: dict[ObjectRef, int] = {}
-        known: set[str] = set()
+        subjects: set[str] = set()
         for resource, clusters in places.items():
             for cluster in clusters:
                 async for page in self._reader.past.changed_since(cluster, resource, since):
                     for row in page:
-                        if asked.namespace not in ("", row.namespace):
+                        if parameters.namespace not in ("", row.namespace):
                             continue
                         ref = ObjectRef(cluster, resource, row.namespace, row.name)
-                        known.add(deletions_of_object(ref))
-                        if row.is_owned and not asked.owned:
-                            found.owned += 1
+                        subjects.add(deletions_of_object(ref))
+                        if row.is_owned and not parameters.owned:
+                            comparison.owned += 1
                         elif len(sizes) < _MAX_OBJECTS:
                             sizes[ref] = row.size
                         else:
-                            found.is_cut = True
-                            return sizes, known
-        return sizes, known
+                            comparison.is_cut = True
+                            return sizes, subjects
+        return sizes, subjects
 
     async def _elsewhere(
         self, readable: ReadableTypes, names: Sequence[_Name]
     ) -> dict[_Name, set[str]]:
         """The clusters that have an object of each name now."""
-        found: dict[_Name, set[str]] = {name: set() for name in names}
-        wanted: dict[str, list[_Name]] = {}
-        for name in found:
-            wanted.setdefault(name.resource, []).append(name)
+        clusters: dict[_Name, set[str]] = {name: set() for name in names}
+        by_resource: dict[str, list[_Name]] = {}
+        for name in clusters:
+            by_resource.setdefault(name.resource, []).append(name)
         for cluster, resource in readable.places:
-            members = wanted.get(resource, [])
-            held = await self._reader.versions(
-                cluster, resource, [(one.namespace, one.name) for one in members]
+            members = by_resource.get(resource, [])
+            versions = await self._reader.versions(
+                cluster, resource, [(member.namespace, member.name) for member in members]
             )
-            for one in members:
-                version = held.get((one.namespace, one.name))
+            for member in members:
+                version = versions.get((member.namespace, member.name))
                 if version is not None and version.is_live:
-                    found[one].add(cluster)
-        return found
+                    clusters[member].add(cluster)
+        return clusters
 
 
 async def _deleted(
     readable: ReadableTypes,
     past: Asked,
-    asked: ChangesParameters,
-    found: _Compared,
+    parameters: ChangesParameters,
+    comparison: _Compared,
     *,
-    known: set[str],
+    subjects: set[str],
     most: int,
 ) -> dict[ObjectRef, int]:
     """Find what was deleted meanwhile and does not exist now; with the bytes of its last state.
@@ -276,9 +289,9 @@ async def _deleted(
     Args:
         readable: what may be read.
         past: since when.
-        asked: what is wanted.
-        found: takes how many were left out.
-        known: subjects of deletions that say nothing new; takes those that are found.
+        parameters: of the request.
+        comparison: takes how many were left out.
+        subjects: those of deletions that say nothing new; takes those that are found.
         most: how many are wanted.
     """
     sizes: dict[ObjectRef, int] = {}
@@ -286,39 +299,39 @@ async def _deleted(
         past.bus,
         places=readable.places,
         since=past.at,
-        namespace=asked.namespace,
-        without=known,
+        namespace=parameters.namespace,
+        without=subjects,
     ):
         ref = ref_of(stored.event)
-        known.add(deletions_of_object(ref))
-        if not asked.owned and read_ownership(stored.event.object).is_owned:
-            found.owned += 1
+        subjects.add(deletions_of_object(ref))
+        if not parameters.owned and read_ownership(stored.event.object).is_owned:
+            comparison.owned += 1
         elif len(sizes) < most:
             sizes[ref] = len(stored.event.object or b"")
         else:
-            found.is_cut = True
+            comparison.is_cut = True
             break
     return sizes
 
 
-def _report_filter(asked: ChangesParameters, readable: ReadableTypes) -> ReportFilter:
+def _report_filter(parameters: ChangesParameters, readable: ReadableTypes) -> ReportFilter:
     types = [readable.known(resource) for _, resource in readable.places]
     # events of earlier releases do not say a group
     kinds = {(group, one.kind) for one in types for group in (one.group, "")}
     return ReportFilter(
-        clusters=frozenset(asked.cluster or ()),
-        namespace=asked.namespace,
-        kinds=kinds if asked.resource else (),
+        clusters=frozenset(parameters.cluster or ()),
+        namespace=parameters.namespace,
+        kinds=kinds if parameters.resource else (),
     )
 
 
 def _take(
-    found: _Compared, ref: ObjectRef, before: PastState, after: PastState, *, is_complete: bool
+    comparison: _Compared, ref: ObjectRef, before: PastState, after: PastState, *, is_complete: bool
 ) -> None:
     """Add an object to the group of its change, if it has changed.
 
     Args:
-        found: takes it.
+        comparison: takes it.
         ref: the object.
         before: its state at the beginning.
         after: its state at the end.
@@ -326,7 +339,7 @@ def _take(
     """
     for state in (before, after):
         if state.known_from is not None:
-            found.undetermined.add([UndeterminedObject(ref, state.reason, state.known_from)])
+            comparison.undetermined.add([UndeterminedObject(ref, state.reason, state.known_from)])
             return
     if not before.is_present and not after.is_present:
         return
@@ -335,15 +348,15 @@ def _take(
         return
     ownership = read_mark(after.body if after.is_present else before.body)
     if ownership.is_owned and not is_complete:
-        found.owned += 1
+        comparison.owned += 1
         return
-    found.count += 1
+    comparison.count += 1
     name = _Name(ref.resource, ref.namespace, ref.name)
     kind = _Kind(name, change, differences.digest, ownership.writer)
-    if kind not in found.groups and len(found.groups) >= _MAX_GROUPS:
-        found.is_cut = True
+    if kind not in comparison.groups and len(comparison.groups) >= _MAX_GROUPS:
+        comparison.is_cut = True
         return
-    found.groups.setdefault(kind, _Group(differences)).clusters.append(ref.cluster)
+    comparison.groups.setdefault(kind, _Group(differences)).clusters.append(ref.cluster)
 
 
 def _compare(resource: str, before: PastState, after: PastState) -> tuple[str, Differences]:
@@ -354,7 +367,7 @@ def _compare(resource: str, before: PastState, after: PastState) -> tuple[str, D
     if before.body == after.body:
         return _MODIFIED, NONE
     try:
-        trees = [reduce_tree(resource, decode(one.body)) for one in (before, after)]
+        trees = [reduce_tree(resource, decode(state.body)) for state in (before, after)]
     except UnreadableBody:
         return _MODIFIED, UNREADABLE
     differences = compare_trees(*trees)

@@ -97,7 +97,9 @@ class DeletedObjects:
         self._access = access
         self._slices = slices
 
-    async def list(self, user: User, resource: str, asked: DeletedParameters) -> Sequence[bytes]:
+    async def list(
+        self, user: User, resource: str, parameters: DeletedParameters
+    ) -> Sequence[bytes]:
         """List the last deletions, the latest first.
 
         Raises:
@@ -106,16 +108,21 @@ class DeletedObjects:
             UnavailableProblem: there is no connection to NATS.
             BusError: the stream cannot be read.
         """
-        fields, labels = read_selectors(asked.field_selector, asked.label_selector)
-        wanted = Selection(
-            verb="list", resource=resource, clusters=asked.cluster, namespace=asked.namespace
+        fields, labels = read_selectors(parameters.field_selector, parameters.label_selector)
+        selection = Selection(
+            verb="list",
+            resource=resource,
+            clusters=parameters.cluster,
+            namespace=parameters.namespace,
         )
-        readable = await self._listing.find(user, wanted)
-        freshness = await self._listing.freshness(readable, asked.namespace)
-        clusters, key = members_of(readable), readable.known.key
+        readable = await self._listing.find(user, selection)
+        freshness = await self._listing.freshness(readable, parameters.namespace)
+        clusters, key = members_of(readable), readable.resource.key
         fields = translate_fields(key, fields)
-        past = await self._windows.ask_since(asked.since)
-        found = Latest[_Deletion](asked.limit, size_of=lambda one: len(one.entry.body))
+        past = await self._windows.ask_since(parameters.since)
+        last_deletions = Latest[_Deletion](
+            parameters.limit, size_of=lambda deletion: len(deletion.entry.body)
+        )
         undecided: dict[str, int] = {}
 
         def take(stored: StoredEvent) -> None:
@@ -123,23 +130,23 @@ class DeletedObjects:
             cluster = deletion.entry.cluster
             try:
                 if matches_entry(deletion.entry, labels, fields):
-                    found.add(deletion)
+                    last_deletions.add(deletion)
             except UnreadableBody:
                 undecided[cluster] = undecided.get(cluster, 0) + 1
 
-        async for some in _together(_read(past, clusters, key, asked)):
+        async for some in _together(_read(past, clusters, key, parameters)):
             await self._slices.run(take, some)
-        latest = sorted(found.kept, key=lambda one: one.at, reverse=True)
+        latest = sorted(last_deletions.kept, key=lambda deletion: deletion.at, reverse=True)
         causes = await self._causes(user, past.bus, past.at, latest) if latest else {}
         present = await self._present(key, latest)
         return render_list(
-            _joined([_render(one, causes, present) for one in latest]),
+            _joined([_render(deletion, causes, present) for deletion in latest]),
             {
                 "since": rfc3339(past.since),
-                "remaining": found.total - len(latest),
+                "remaining": last_deletions.total - len(latest),
                 "undecided": undecided,
                 "window": await self._windows.describe(past, clusters, key),
-                "resource": describe_resource(readable.known),
+                "resource": describe_resource(readable.resource),
                 **render_freshness(freshness),
             },
         )
@@ -149,13 +156,15 @@ class DeletedObjects:
     ) -> set[tuple[str, str, str]]:
         """Those places where an object exists again."""
         places: dict[str, list[tuple[str, str]]] = {}
-        for one in deletions:
-            places.setdefault(one.entry.cluster, []).append((one.entry.namespace, one.entry.name))
-        found: set[tuple[str, str, str]] = set()
+        for deletion in deletions:
+            places.setdefault(deletion.entry.cluster, []).append(
+                (deletion.entry.namespace, deletion.entry.name)
+            )
+        present: set[tuple[str, str, str]] = set()
         for cluster, names in places.items():
-            known = await self._reader.versions(cluster, resource, list(dict.fromkeys(names)))
-            found |= {(cluster, *name) for name, version in known.items() if version.is_live}
-        return found
+            versions = await self._reader.versions(cluster, resource, list(dict.fromkeys(names)))
+            present |= {(cluster, *name) for name, version in versions.items() if version.is_live}
+        return present
 
     async def _causes(
         self, user: User, bus: Bus, since: datetime, deletions: Sequence[_Deletion]
@@ -166,16 +175,16 @@ class DeletedObjects:
         if not await self._access.is_allowed_on_hub(user, MULTI_CLUSTER_RESOURCES):
             return {}
         places = {place for deletion in deletions for place in deletion.places}
-        found: dict[_Place, dict[str, str]] = {}
+        causes: dict[_Place, dict[str, str]] = {}
         try:
             async for page in read_messages(bus, DISTRIBUTION_STREAM, _DELETIONS, start=since):
                 for message in page:
                     event = decode_distribution_event(message.body)
                     if event is not None:
-                        found |= dict.fromkeys(places & _places(event), _render_cause(event))
+                        causes |= dict.fromkeys(places & _places(event), _render_cause(event))
         except NoStream:
             pass  # no distributor has run here
-        return found
+        return causes
 
 
 def _places(event: DistributionEvent) -> set[_Place]:
@@ -194,7 +203,7 @@ def _render_cause(event: DistributionEvent) -> dict[str, str]:
 
 
 async def _read(
-    past: Asked, clusters: Sequence[str], resource: str, asked: DeletedParameters
+    past: Asked, clusters: Sequence[str], resource: str, parameters: DeletedParameters
 ) -> AsyncGenerator[StoredEvent]:
     """Yield deletions, from the archive and then from the stream."""
     if past.older is not None:
@@ -203,19 +212,19 @@ async def _read(
             clusters[0] if len(clusters) == 1 else None,
             group,
             plural,
-            asked.namespace or None,
-            asked.name or None,
+            parameters.namespace or None,
+            parameters.name or None,
         )
-        wanted = frozenset(clusters)
+        names = frozenset(clusters)
         async for stored in past.older.read(where):
-            if is_deletion(stored.event) and stored.event.cluster in wanted:
+            if is_deletion(stored.event) and stored.event.cluster in names:
                 yield stored
     async for stored in read_deletions(
         past.bus,
         places=[(cluster, resource) for cluster in clusters],
         since=past.at,
-        namespace=asked.namespace,
-        name=asked.name,
+        namespace=parameters.namespace,
+        name=parameters.name,
     ):
         yield stored
 
@@ -279,4 +288,4 @@ def _render(
 
 
 def _joined(items: Sequence[bytes]) -> list[bytes]:
-    return [part for item in items for part in (b",", item)][1:]
+    return [piece for item in items for piece in (b",", item)][1:]

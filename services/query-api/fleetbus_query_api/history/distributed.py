@@ -185,8 +185,8 @@ class _Report:
             "revision": event.revision,
             "wave": event.wave,
             "objects": [
-                {"object": one.object, "field": one.field, "manager": one.manager}
-                for one in event.objects
+                {"object": obj.object, "field": obj.field, "manager": obj.manager}
+                for obj in event.objects
             ],
             "moreObjects": event.more,
             "reason": event.reason,
@@ -198,7 +198,7 @@ class _Report:
 
 
 async def read_reports(
-    bus: Bus, since: datetime, until: datetime, wanted: ReportFilter, visible: Visible
+    bus: Bus, since: datetime, until: datetime, report_filter: ReportFilter, visible: Visible
 ) -> list[dict[str, Any]]:
     """Describe the reports of a period, equal ones as one, the latest first.
 
@@ -214,12 +214,12 @@ async def read_reports(
             for message, event in _decode(page):
                 if message.stored_at > until:
                     break
-                if wanted.matches(event) and await visible.includes(event.namespace):
+                if report_filter.matches(event) and await visible.includes(event.namespace):
                     _add(reports, event, message.stored_at)
     except NoStream:
         return []  # no distributor has run here
-    latest = sorted(reports.values(), key=lambda one: one.last, reverse=True)
-    return [one.render() for one in latest]
+    latest = sorted(reports.values(), key=lambda report: report.last, reverse=True)
+    return [report.render() for report in latest]
 
 
 def _decode(page: Iterable[StoredMessage]) -> Iterable[tuple[StoredMessage, DistributionEvent]]:
@@ -230,7 +230,7 @@ def _decode(page: Iterable[StoredMessage]) -> Iterable[tuple[StoredMessage, Dist
 
 
 def _add(reports: dict[Any, _Report], event: DistributionEvent, at: datetime) -> None:
-    objects = tuple((one.object, one.field, one.manager) for one in event.objects)
+    objects = tuple((obj.object, obj.field, obj.manager) for obj in event.objects)
     key = (
         *(event.namespace, event.name, event.event, event.revision, event.wave),
         *(event.reason, event.message, objects, event.more),
@@ -246,8 +246,8 @@ def _add(reports: dict[Any, _Report], event: DistributionEvent, at: datetime) ->
 
 async def visible_writers(writers: Iterable[Writer], visible: Visible) -> Mapping[Writer, Any]:
     """Render the MultiClusterResources that a user may know of; the others are None."""
-    found: dict[Writer, Any] = {}
+    rendered: dict[Writer, Any] = {}
     for writer in dict.fromkeys(writers):
         is_shown = writer != NOBODY and await visible.includes(writer.namespace)
-        found[writer] = writer.render() if is_shown else None
-    return found
+        rendered[writer] = writer.render() if is_shown else None
+    return rendered

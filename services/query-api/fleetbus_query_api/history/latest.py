@@ -26,10 +26,10 @@ class Latest(Generic[T]):
         self.kept = deque[T]()
         self.total = 0
 
-    def add(self, one: T) -> None:
+    def add(self, item: T) -> None:
         """Add one; the first ones go."""
         self.total += 1
-        self.kept.append(one)
-        self._size += self._size_of(one)
+        self.kept.append(item)
+        self._size += self._size_of(item)
         while len(self.kept) > self._most or (self._size > MAX_PAGE_BYTES and len(self.kept) > 1):
             self._size -= self._size_of(self.kept.popleft())

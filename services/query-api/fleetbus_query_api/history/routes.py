@@ -54,10 +54,10 @@ def history_router(
         request: Request,
         resource: ResourcePath,
         user: RequestUser,
-        asked: Annotated[DeletedParameters, Query()],
+        parameters: Annotated[DeletedParameters, Query()],
     ) -> Response:
         """List what was deleted, with the last state of each object."""
-        return await while_connected(request, deleted.list(user, resource, asked))
+        return await while_connected(request, deleted.list(user, resource, parameters))
 
     @router.get(
         "/timeline/{cluster}/{resource:path}/{namespace}/{name}",
@@ -70,17 +70,17 @@ def history_router(
         namespace: _Namespace,
         name: str,
         user: RequestUser,
-        asked: Annotated[TimelineParameters, Query()],
+        parameters: Annotated[TimelineParameters, Query()],
     ) -> Response:
         """Show what happened to one object: changes, runs of controllers, distribution."""
         path = ObjectPath(cluster, resource, "" if namespace == "-" else namespace, name)
-        return await while_connected(request, timelines.show(user, path, asked))
+        return await while_connected(request, timelines.show(user, path, parameters))
 
     @router.get("/changes", responses=describe_answers(ChangesModel, 404, 410))
     async def list_changes(
-        request: Request, user: RequestUser, asked: Annotated[ChangesParameters, Query()]
+        request: Request, user: RequestUser, parameters: Annotated[ChangesParameters, Query()]
     ) -> Response:
         """List what changed in the fleet between two points in time, grouped by change."""
-        return await while_connected(request, changes.list(user, asked))
+        return await while_connected(request, changes.list(user, parameters))
 
     return router

@@ -33,7 +33,7 @@ class RunReads:
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._controllers = KnownControllers(redis, kept=_KEPT)
+        self._controllers = KnownControllers(redis, lifetime=_KEPT)
 
     async def last_runs(self, places: Sequence[tuple[str, str, str]]) -> list[ControllerRun]:
         """Read the last run of each controller for each of these, if it is remembered.
@@ -44,13 +44,13 @@ class RunReads:
         Raises:
             redis.exceptions.RedisError: the store is away.
         """
-        found: list[ControllerRun] = []
+        controller_runs: list[ControllerRun] = []
         for controller in await self._controllers.list():
             requests = [Request(controller, *place) for place in places]
             runs = await LastRuns(self._redis, controller).get_many(requests)
-            found += [
+            controller_runs += [
                 ControllerRun(request, run)
                 for request, run in zip(requests, runs, strict=True)
                 if run is not None
             ]
-        return found
+        return controller_runs

@@ -68,7 +68,7 @@ class Timelines:
         self._actions = actions
         self._slices = slices
 
-    async def show(self, user: User, path: ObjectPath, asked: TimelineParameters) -> bytes:
+    async def show(self, user: User, path: ObjectPath, parameters: TimelineParameters) -> bytes:
         """Show what happened to an object, the latest last.
 
         Raises:
@@ -79,14 +79,14 @@ class Timelines:
             UnavailableProblem: there is no connection to NATS.
             BusError: the stream cannot be read.
         """
-        wanted = Selection(
+        selection = Selection(
             verb="get",
             resource=path.resource,
             clusters=[path.cluster],
             namespace=path.namespace,
             name=path.name,
         )
-        readable = await self._listing.find(user, wanted)
+        readable = await self._listing.find(user, selection)
         freshness = await self._listing.freshness(readable, path.namespace)
         if not members_of(readable):
             raise NotFoundProblem(
@@ -94,9 +94,9 @@ class Timelines:
                 " you may not read it there",
                 **render_freshness(freshness),
             )
-        ref = ObjectRef(path.cluster, readable.known.key, path.namespace, path.name)
-        past = await self._windows.ask_since(asked.since)
-        changes = await _last_changes(past, ref, asked.limit)
+        ref = ObjectRef(path.cluster, readable.resource.key, path.namespace, path.name)
+        past = await self._windows.ask_since(parameters.since)
+        changes = await _last_changes(past, ref, parameters.limit)
         body = await self._reader.body(*ref)
         if not changes.events and body is None:
             raise NotFoundProblem(
@@ -118,7 +118,7 @@ class Timelines:
                 "entries": entries,
                 "hasMore": changes.has_more,
                 "window": await self._windows.describe(past, [ref.cluster], ref.resource),
-                "resource": describe_resource(readable.known),
+                "resource": describe_resource(readable.resource),
                 **render_freshness(freshness),
             }
         )
@@ -134,17 +134,17 @@ class Timelines:
         if is_known and events[0].event.verb in (Verb.MODIFIED, Verb.LISTED):
             states = PastStates(bus=past.bus, reader=self._reader)
             before = (await states.at([ref], events[0].stored_at))[ref].body
-        found: list[dict[str, Any]] = []
+        entries: list[dict[str, Any]] = []
 
         def add(stored: StoredEvent) -> None:
             nonlocal before
             body = stored.event.object or b""
             is_new = stored.event.verb is Verb.ADDED or not before or not body
-            found.append(_change(stored, NONE if is_new else compare_bodies(before, body)))
+            entries.append(_change(stored, NONE if is_new else compare_bodies(before, body)))
             before = b"" if stored.event.verb is Verb.DELETED else body or before
 
         await self._slices.run(add, events)
-        return found
+        return entries
 
 
 async def _last_changes(past: Asked, ref: ObjectRef, limit: int) -> _Changes:
@@ -161,7 +161,7 @@ async def _last_changes(past: Asked, ref: ObjectRef, limit: int) -> _Changes:
     if past.older is None or has_more or len(events) >= limit:
         return _Changes(events, has_more)
     older = Latest[StoredEvent](
-        limit - len(events), size_of=lambda one: len(one.event.object or b"")
+        limit - len(events), size_of=lambda stored_event: len(stored_event.event.object or b"")
     )
     async for stored in past.older.read(_filter_of(ref)):
         older.add(stored)
@@ -200,7 +200,7 @@ def _delay(observed_at: str, stored_at: datetime) -> float | None:
 
 
 def _last_body(events: Sequence[StoredEvent]) -> bytes:
-    return next((one.event.object for one in reversed(events) if one.event.object), b"")
+    return next((stored.event.object for stored in reversed(events) if stored.event.object), b"")
 
 
 def _owner(body: bytes) -> Owner | None:

@@ -81,7 +81,7 @@ class KubeApi:
         if protocol := _upgrade(request):
             raise UpgradeProblem(protocol)
         parameters = KubeParameters.read(request.query_params.multi_items(), named.key)
-        asked = KubeRequest(
+        kube_request = KubeRequest(
             user=user,
             cluster=cluster,
             path=named,
@@ -90,10 +90,10 @@ class KubeApi:
             shows_all=shows_all(request),
         )
         if named.name:
-            return await self._objects.get(asked)
+            return await self._objects.get(kube_request)
         if parameters.watch:
-            return await self._watches.open(request.scope, asked)
-        return await self._objects.list(asked)
+            return await self._watches.open(request.scope, kube_request)
+        return await self._objects.list(kube_request)
 
     async def review(self, request: Request, user: User, cluster: str, path: str) -> Response:
         """Answer a question about the rights of the user.

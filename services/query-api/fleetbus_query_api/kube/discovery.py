@@ -35,11 +35,11 @@ def find_document(path: str, kinds: Sequence[Kind]) -> JsonObject | None:
             return None
 
 
-def _find_named(rest: list[str], groups: Groups) -> JsonObject | None:
+def _find_named(segments: list[str], groups: Groups) -> JsonObject | None:
     """The document of /apis, /apis/GROUP or /apis/GROUP/VERSION."""
-    match rest:
+    match segments:
         case []:
-            listed = [_group(name, list(found)) for name, found in groups.items()]
+            listed = [_group(name, list(versions)) for name, versions in groups.items()]
             return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
         case [group] if group in groups:
             return {"kind": "APIGroup", "apiVersion": "v1", **_group(group, list(groups[group]))}
@@ -57,7 +57,7 @@ def aggregate(path: str, version: str, kinds: Sequence[Kind]) -> JsonObject:
         "kind": "APIGroupDiscoveryList",
         "apiVersion": f"apidiscovery.k8s.io/{version}",
         "metadata": {},
-        "items": [_discovery_group(name, found) for name, found in chosen.items()],
+        "items": [_discovery_group(name, versions) for name, versions in chosen.items()],
     }
 
 
@@ -67,14 +67,14 @@ def media_type(version: str) -> str:
 
 
 def _named(groups: Groups) -> Groups:
-    return {name: found for name, found in groups.items() if name != CORE}
+    return {name: versions for name, versions in groups.items() if name != CORE}
 
 
 def _paths(groups: Groups) -> list[str]:
-    found = ["/api", "/api/v1", "/apis", "/openapi/v2", "/openapi/v3", "/version"]
+    paths = ["/api", "/api/v1", "/apis", "/openapi/v2", "/openapi/v3", "/version"]
     for group, versions in _named(groups).items():
-        found += [f"/apis/{group}", *(f"/apis/{group}/{version}" for version in versions)]
-    return sorted(found)
+        paths += [f"/apis/{group}", *(f"/apis/{group}/{version}" for version in versions)]
+    return sorted(paths)
 
 
 def _group(name: str, versions: Sequence[str]) -> JsonObject:
@@ -99,8 +99,8 @@ def _resource(each: Kind) -> JsonObject:
 
 
 def _optional(each: Kind) -> JsonObject:
-    found = {"shortNames": list(each.short_names), "categories": list(each.categories)}
-    return {name: value for name, value in found.items() if value}
+    fields = {"shortNames": list(each.short_names), "categories": list(each.categories)}
+    return {name: value for name, value in fields.items() if value}
 
 
 def _discovery_group(group: str, versions: Mapping[str, Sequence[Kind]]) -> JsonObject:

@@ -42,8 +42,8 @@ def negotiate(accept: str, forms: Forms) -> AcceptedForm:
     if not accept.strip():
         return AcceptedForm()
     for clause in accept.split(","):
-        if (found := _parse_clause(clause, forms)) is not None:
-            return found
+        if (form := _parse_clause(clause, forms)) is not None:
+            return form
     raise NotAcceptableProblem(f"only the following media types are accepted: {JSON}")
 
 
@@ -54,14 +54,16 @@ def is_typed(accept: str) -> bool:
     like `kubectl get`, accept JSON alone or a Table.
     """
     clauses = [clause.strip() for clause in accept.split(",")]
-    return any(one.startswith(PROTOBUF) for one in clauses) or clauses == [JSON, "*/*"]
+    return any(clause.startswith(PROTOBUF) for clause in clauses) or clauses == [JSON, "*/*"]
 
 
 def _parse_clause(clause: str, forms: Forms) -> AcceptedForm | None:
-    media, *rest = (part.strip() for part in clause.split(";"))
+    media, *pieces = (piece.strip() for piece in clause.split(";"))
     if media not in (JSON, "*/*", "application/*"):
         return None
-    parameters = {key.strip(): value.strip() for key, _, value in (p.partition("=") for p in rest)}
+    parameters = {
+        key.strip(): value.strip() for key, _, value in (p.partition("=") for p in pieces)
+    }
     kind = parameters.get("as", "")
     if not kind:
         return AcceptedForm()

@@ -75,28 +75,28 @@ class KubeParameters:
         check_repeats([name for name, _ in pairs])
         for name, _ in pairs:
             if name not in _READ and name not in _WITHOUT_EFFECT:
-                known = ", ".join((*_READ, *_WITHOUT_EFFECT))
-                raise BadRequestProblem(f"unknown query parameter {name[:80]!r}; known: {known}")
-        given = dict(pairs)
-        fields, labels = _read_selectors(given)
-        found = cls(
+                names = ", ".join((*_READ, *_WITHOUT_EFFECT))
+                raise BadRequestProblem(f"unknown query parameter {name[:80]!r}; known: {names}")
+        parameters = dict(pairs)
+        fields, labels = _read_selectors(parameters)
+        parsed = cls(
             labels=labels,
             fields=translate_fields(key, fields),
-            limit=_read_integer(given, "limit", _MAX_INTEGER) or None,
-            continue_token=_within(given, "continue", _MAX_TOKEN),
-            resource_version=_read_integer(given, "resourceVersion", _MAX_VERSION),
-            resource_version_match=_read_choice(given, "resourceVersionMatch", _MATCHES),
-            watch=bool(_read_flag(given, "watch")),
-            allow_watch_bookmarks=bool(_read_flag(given, "allowWatchBookmarks")),
-            send_initial_events=_read_flag(given, "sendInitialEvents"),
-            timeout_seconds=_read_integer(given, "timeoutSeconds", _MAX_INTEGER),
-            include_object=_read_choice(given, "includeObject", _INCLUDED) or "Metadata",
+            limit=_read_integer(parameters, "limit", _MAX_INTEGER) or None,
+            continue_token=_within(parameters, "continue", _MAX_TOKEN),
+            resource_version=_read_integer(parameters, "resourceVersion", _MAX_VERSION),
+            resource_version_match=_read_choice(parameters, "resourceVersionMatch", _MATCHES),
+            watch=bool(_read_flag(parameters, "watch")),
+            allow_watch_bookmarks=bool(_read_flag(parameters, "allowWatchBookmarks")),
+            send_initial_events=_read_flag(parameters, "sendInitialEvents"),
+            timeout_seconds=_read_integer(parameters, "timeoutSeconds", _MAX_INTEGER),
+            include_object=_read_choice(parameters, "includeObject", _INCLUDED) or "Metadata",
         )
-        if found.watch:
-            found.check_watch()
+        if parsed.watch:
+            parsed.check_watch()
         else:
-            found.check_list()
-        return found
+            parsed.check_list()
+        return parsed
 
     def check_watch(self) -> None:
         """Refuse parameters that contradict each other in a watch; as API servers do.
@@ -138,24 +138,26 @@ class KubeParameters:
             )
 
 
-def _within(given: Mapping[str, str], name: str, most: int) -> str:
-    text = given.get(name, "")
+def _within(parameters: Mapping[str, str], name: str, most: int) -> str:
+    text = parameters.get(name, "")
     if len(text) > most:
         raise bad_parameter(name, f"longer than {most} characters")
     return text
 
 
-def _read_selectors(given: Mapping[str, str]) -> tuple[FieldSelector, LabelSelector]:
-    texts = [_within(given, name, _MAX_SELECTOR) for name in ("fieldSelector", "labelSelector")]
+def _read_selectors(parameters: Mapping[str, str]) -> tuple[FieldSelector, LabelSelector]:
+    texts = [
+        _within(parameters, name, _MAX_SELECTOR) for name in ("fieldSelector", "labelSelector")
+    ]
     try:
         return read_selectors(*texts)
     except InvalidSelector as e:
         raise BadRequestProblem(f"unable to parse requirement: {e}") from None
 
 
-def _read_integer(given: Mapping[str, str], name: str, most: int) -> int | None:
+def _read_integer(parameters: Mapping[str, str], name: str, most: int) -> int | None:
     """A number that is not negative; None if the parameter is empty or missing."""
-    text = given.get(name, "")
+    text = parameters.get(name, "")
     if not text:
         return None
     if not (text.isascii() and text.isdigit()):
@@ -166,18 +168,18 @@ def _read_integer(given: Mapping[str, str], name: str, most: int) -> int | None:
     return int(text)
 
 
-def _read_flag(given: Mapping[str, str], name: str) -> bool | None:
-    text = given.get(name)
+def _read_flag(parameters: Mapping[str, str], name: str) -> bool | None:
+    text = parameters.get(name)
     if text is None:
         return None
-    found = {"": True, "true": True, "1": True, "false": False, "0": False}.get(text.lower())
-    if found is None:
+    flag = {"": True, "true": True, "1": True, "false": False, "0": False}.get(text.lower())
+    if flag is None:
         raise bad_parameter(name, f"{text[:20]!r} is not true, 1, false or 0")
-    return found
+    return flag
 
 
-def _read_choice(given: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
-    text = given.get(name, "")
+def _read_choice(parameters: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
+    text = parameters.get(name, "")
     if text and text not in choices:
         raise bad_parameter(name, f"{text[:30]!r} is not one of {', '.join(choices)}")
     return text

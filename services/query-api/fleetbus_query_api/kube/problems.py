@@ -82,10 +82,10 @@ class FutureVersionProblem(Problem):
     status = 504
     headers = MappingProxyType({"Retry-After": "1"})
 
-    def __init__(self, asked: int, present: int) -> None:
+    def __init__(self, version: int, present: int) -> None:
         cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
         super().__init__(
-            f"Timeout: Too large resource version: {asked}, current: {present}",
+            f"Timeout: Too large resource version: {version}, current: {present}",
             details={"causes": [cause]},
         )
 
@@ -115,8 +115,8 @@ _OF_THE_SERVER: Final = {
 def no_path(path: str) -> NotFoundProblem:
     """A path that names nothing of a Kubernetes API, or nothing that is served here."""
     why = _OF_THE_SERVER.get(path.partition("/")[0], "no such path of a Kubernetes API")
-    shown = f"/{path[:80]}"
-    text = f"the server could not find the requested resource: {shown} is not served here: {why}"
+    place = f"/{path[:80]}"
+    text = f"the server could not find the requested resource: {place} is not served here: {why}"
     return NotFoundProblem(text)
 
 

@@ -67,14 +67,14 @@ class RequestGate:
 
 
 def _method_problem(scope: Scope) -> Problem | None:
-    wanted = WRITES.get(scope["path"], "GET")
-    if scope["method"] == wanted or is_review(scope):
+    method = WRITES.get(scope["path"], "GET")
+    if scope["method"] == method or is_review(scope):
         return None
     if str(scope["path"]).startswith(KUBE_PREFIX):
         return MethodNotAllowedProblem(WHERE_TO_WRITE)
-    if wanted == "GET":
+    if method == "GET":
         return MethodNotAllowedProblem("the query API is read-only: use GET")
-    return MethodNotAllowedProblem(f"use {wanted}", allow=wanted)
+    return MethodNotAllowedProblem(f"use {method}", allow=method)
 
 
 def _is_of_this_site(scope: Scope, host: str) -> bool:

@@ -12,12 +12,12 @@ from fleetbus_query_api.responses.problem import BadRequestProblem, TooLargeProb
 _WITHIN_SECONDS: Final = 5
 
 
-async def read_body(request: Request, what: str, most: int, *, frame: int = 0) -> bytes:
+async def read_body(request: Request, subject: str, most: int, *, frame: int = 0) -> bytes:
     """Read a body.
 
     Args:
         request: has it.
-        what: names it in errors: `the kubeconfig`.
+        subject: names it in errors: `the kubeconfig`.
         most: bytes that it may have, in whole KiB.
         frame: bytes that may come around it.
 
@@ -32,8 +32,8 @@ async def read_body(request: Request, what: str, most: int, *, frame: int = 0) -
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > most + frame:
-                    raise TooLargeProblem(f"{what} has at most {most // 1024} KiB")
+                    raise TooLargeProblem(f"{subject} has at most {most // 1024} KiB")
                 chunks.append(chunk)
     except TimeoutError:
-        raise BadRequestProblem(f"{what} did not arrive within {_WITHIN_SECONDS} s") from None
+        raise BadRequestProblem(f"{subject} did not arrive within {_WITHIN_SECONDS} s") from None
     return b"".join(chunks)

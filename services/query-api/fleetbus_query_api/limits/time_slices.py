@@ -37,10 +37,10 @@ class TimeSlices:
         Returns:
             Whether it returned something true; else all items are done.
         """
-        rest = iter(items)
+        remaining = iter(items)
         while True:
             async with self._turn:
-                is_enough = _run_slice(step, rest)
+                is_enough = _run_slice(step, remaining)
                 if is_enough is not None:
                     return is_enough
                 await _let_others_run()

@@ -30,14 +30,14 @@ class Turns:
     @asynccontextmanager
     async def take(self, name: str) -> AsyncGenerator[None]:
         """Wait for a turn, and have it."""
-        own, users = self._names.get(name) or (asyncio.Semaphore(self._each), 0)
-        self._names[name] = (own, users + 1)
+        turn, users = self._names.get(name) or (asyncio.Semaphore(self._each), 0)
+        self._names[name] = (turn, users + 1)
         try:
-            async with own, self._total:
+            async with turn, self._total:
                 yield
         finally:
-            own, users = self._names[name]
+            turn, users = self._names[name]
             if users > 1:
-                self._names[name] = (own, users - 1)
+                self._names[name] = (turn, users - 1)
             else:
                 del self._names[name]

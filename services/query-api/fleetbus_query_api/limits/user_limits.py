@@ -98,9 +98,9 @@ class UserLimits:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request pass, or answer 429."""
         try:
-            with ExitStack() as held:
-                held.enter_context(self.users.use(identify_user(scope)))
-                release_with(scope, held.close)
+            with ExitStack() as stack:
+                stack.enter_context(self.users.use(identify_user(scope)))
+                release_with(scope, stack.close)
                 await self._app(scope, receive, send)
         except TooManyRequestsProblem as e:  # the application answers its own errors
             await render_problem(str(scope["path"]), e)(scope, receive, send)

@@ -107,20 +107,20 @@ async def _never() -> None:
 
 
 def _pod_cluster() -> dict[str, Any]:
-    host, port = (os.environ.get(f"KUBERNETES_SERVICE_{part}") for part in ("HOST", "PORT"))
+    host, port = (os.environ.get(f"KUBERNETES_SERVICE_{suffix}") for suffix in ("HOST", "PORT"))
     if not host or not port:
         raise ConfigError("no kubeconfig of the hub is set, and this is no pod")
-    shown = f"[{host}]" if ":" in host else host
-    return {"server": f"https://{shown}:{port}", _CA: _POD_CA}
+    address = f"[{host}]" if ":" in host else host
+    return {"server": f"https://{address}:{port}", _CA: _POD_CA}
 
 
 def _absolute(cluster: dict[str, Any], source: str) -> dict[str, Any]:
     """The cluster with a path that does not depend on the folder of its kubeconfig."""
-    found = cluster.get(_CA)
-    if not found:
+    ca_file = cluster.get(_CA)
+    if not ca_file:
         return cluster
     folder = pathlib.Path(source).expanduser().absolute().parent
-    return {**cluster, _CA: str(folder / str(found))}
+    return {**cluster, _CA: str(folder / str(ca_file))}
 
 
 def _require_protection(cluster: dict[str, Any]) -> None:

@@ -60,7 +60,7 @@ class _Asked(NamedTuple):
     insecure: bool = False
 
     @classmethod
-    def read(cls, pairs: Sequence[tuple[str, str]], known: Collection[str]) -> _Asked:
+    def read(cls, pairs: Sequence[tuple[str, str]], names: Collection[str]) -> _Asked:
         """Parse query parameters.
 
         Raises:
@@ -68,19 +68,19 @@ class _Asked(NamedTuple):
             InvalidName: the name cannot be that of a cluster.
         """
         check_repeats([name for name, _ in pairs])
-        given = dict(pairs)
-        if unknown := sorted(given.keys() - set(known)):
+        parameters = dict(pairs)
+        if unknown := sorted(parameters.keys() - set(names)):
             raise BadRequestProblem(
-                f"unknown query parameter {unknown[0][:80]!r}; known: {', '.join(known)}"
+                f"unknown query parameter {unknown[0][:80]!r}; known: {', '.join(names)}"
             )
-        if not given.get("cluster"):
+        if not parameters.get("cluster"):
             raise BadRequestProblem("not found cluster: name it with ?cluster=NAME")
-        insecure = _BOOLEANS.get((given.get("insecure") or "false").lower())
+        insecure = _BOOLEANS.get((parameters.get("insecure") or "false").lower())
         if insecure is None:
             raise BadRequestProblem(
-                f"insecure {given['insecure'][:20]!r} is neither true nor false"
+                f"insecure {parameters['insecure'][:20]!r} is neither true nor false"
             )
-        return cls(check_cluster(given["cluster"]), insecure)
+        return cls(check_cluster(parameters["cluster"]), insecure)
 
 
 class Membership:
@@ -102,15 +102,15 @@ class Membership:
         Raises:
             Problem: it is not possible, or the caller may not.
         """
-        asked = _Asked.read(request.query_params.multi_items(), ("cluster", "insecure"))
-        async with self._writing(request, Right("create", name=asked.cluster)) as hub:
-            await require(hub, rights_to_join(asked.cluster, self._namespace))
-            with self._alone(asked.cluster):
+        query = _Asked.read(request.query_params.multi_items(), ("cluster", "insecure"))
+        async with self._writing(request, Right("create", name=query.cluster)) as hub:
+            await require(hub, rights_to_join(query.cluster, self._namespace))
+            with self._alone(query.cluster):
                 config = await read_kubeconfig(request)
                 await join(
-                    hub, asked.cluster, config, namespace=self._namespace, insecure=asked.insecure
+                    hub, query.cluster, config, namespace=self._namespace, insecure=query.insecure
                 )
-        log.info("cluster_joined", cluster=asked.cluster, user=user.name)
+        log.info("cluster_joined", cluster=query.cluster, user=user.name)
         return json_response(_JOINED)
 
     async def unjoin(self, request: Request, user: User) -> Response:
@@ -119,12 +119,12 @@ class Membership:
         Raises:
             Problem: it is not possible, or the caller may not.
         """
-        asked = _Asked.read(request.query_params.multi_items(), ("cluster",))
-        async with self._writing(request, Right("delete", name=asked.cluster)) as hub:
-            await require(hub, rights_to_unjoin(asked.cluster, self._namespace))
-            with self._alone(asked.cluster):
-                await self._leave(hub, asked.cluster)
-        log.info("cluster_unjoined", cluster=asked.cluster, user=user.name)
+        query = _Asked.read(request.query_params.multi_items(), ("cluster",))
+        async with self._writing(request, Right("delete", name=query.cluster)) as hub:
+            await require(hub, rights_to_unjoin(query.cluster, self._namespace))
+            with self._alone(query.cluster):
+                await self._leave(hub, query.cluster)
+        log.info("cluster_unjoined", cluster=query.cluster, user=user.name)
         return json_response(_LEFT)
 
     async def _leave(self, hub: KubeClient, name: str) -> None:
@@ -209,8 +209,8 @@ def membership_router(membership: Membership) -> APIRouter:
 
 
 def _parameter(name: str, kind: str, description: str) -> dict[str, Any]:
-    found = {"name": name, "in": "query", "schema": {"type": kind}, "description": description}
-    return found | {"required": name == "cluster"}
+    parameter = {"name": name, "in": "query", "schema": {"type": kind}, "description": description}
+    return parameter | {"required": name == "cluster"}
 
 
 _NAME: Final = _parameter("cluster", "string", "The name of the cluster in the fleet.")

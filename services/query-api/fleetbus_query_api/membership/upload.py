@@ -53,11 +53,11 @@ def _field(content_type: str, body: bytes) -> bytes:
     head = b"Content-Type: " + content_type.encode("latin-1", "replace") + b"\r\n\r\n"
     form = BytesParser().parsebytes(head + body)
     parts = [part for part in form.walk() if part is not form]
-    found = [part for part in parts if _name_of(part) == FIELD]
-    if len(found) != 1 or len(parts) != 1:
+    fields = [part for part in parts if _name_of(part) == FIELD]
+    if len(fields) != 1 or len(parts) != 1:
         names = ", ".join(str(_name_of(part))[:40] for part in parts[:4]) or "none"
         raise BadRequestProblem(f"the form needs one field, kubeconfig; it has: {names}. {_HOW}")
-    content = found[0].get_payload(decode=True)
+    content = fields[0].get_payload(decode=True)
     return content if isinstance(content, bytes) else b""
 
 

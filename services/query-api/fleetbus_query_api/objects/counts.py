@@ -39,7 +39,7 @@ class ObjectCounts:
         self._listing = listing
         self._groups = groups
 
-    async def count(self, user: User, resource: str, asked: CountParameters) -> bytes:
+    async def count(self, user: User, resource: str, parameters: CountParameters) -> bytes:
         """Count the objects of a resource, over the clusters in which the user may list it.
 
         Raises:
@@ -48,40 +48,43 @@ class ObjectCounts:
             InvalidSelector: a selector is malformed.
             NotFoundProblem: no cluster has this resource, or the user may list it in none.
         """
-        fields, labels = read_selectors(asked.field_selector, asked.label_selector)
-        by = parse_paths("by", asked.by, MAX_KEYS)
-        names = [part.strip() for part in asked.by.split(",")] if by else []
-        wanted = Selection(
-            verb="list", resource=resource, clusters=asked.cluster, namespace=asked.namespace
+        fields, labels = read_selectors(parameters.field_selector, parameters.label_selector)
+        by = parse_paths("by", parameters.by, MAX_KEYS)
+        names = [field.strip() for field in parameters.by.split(",")] if by else []
+        selection = Selection(
+            verb="list",
+            resource=resource,
+            clusters=parameters.cluster,
+            namespace=parameters.namespace,
         )
-        readable = await self._listing.find(user, wanted)
+        readable = await self._listing.find(user, selection)
         # Freshness first: what is counted after it is at least as fresh as it says (rule A4).
-        freshness = await self._listing.freshness(readable, asked.namespace)
+        freshness = await self._listing.freshness(readable, parameters.namespace)
         query = ListQuery(
             clusters=members_of(readable),
-            resource=readable.known.key,
-            namespace=asked.namespace or None,
-            name=asked.name or None,
+            resource=readable.resource.key,
+            namespace=parameters.namespace or None,
+            name=parameters.name or None,
             labels=labels or None,
         )
-        fields = translate_fields(readable.known.key, fields)
-        found = await self._groups.count(query, fields, by, asked.limit)
+        fields = translate_fields(readable.resource.key, fields)
+        result = await self._groups.count(query, fields, by, parameters.limit)
         groups = [
             {
                 "values": dict(zip(names, map(render_value, values), strict=True)),
                 "count": count,
             }
-            for values, count in found.counts
+            for values, count in result.counts
         ]
         return msgspec.json.encode(
             {
-                "total": found.total,
+                "total": result.total,
                 "groups": groups,
-                "groupCount": found.group_count,
-                "others": found.others,
-                "resourceVersion": str(found.version),
-                "resource": describe_resource(readable.known),
-                **render_freshness(with_undecided(freshness, found.undecided)),
+                "groupCount": result.group_count,
+                "others": result.others,
+                "resourceVersion": str(result.version),
+                "resource": describe_resource(readable.resource),
+                **render_freshness(with_undecided(freshness, result.undecided)),
             }
         )
 
@@ -95,9 +98,9 @@ def counts_router(counts: ObjectCounts) -> APIRouter:
         request: Request,
         resource: ResourcePath,
         user: RequestUser,
-        asked: Annotated[CountParameters, Query()],
+        parameters: Annotated[CountParameters, Query()],
     ) -> Response:
         """Count the objects of a resource in all clusters, or in some, by any of their fields."""
-        return await while_connected(request, counts.count(user, resource, asked))
+        return await while_connected(request, counts.count(user, resource, parameters))
 
     return router

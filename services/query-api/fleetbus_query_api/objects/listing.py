@@ -81,7 +81,7 @@ class ObjectListing:
         self._slices = slices
         self._readable = ReadableResources(catalog=catalog, access=access)
 
-    async def list(self, user: User, resource: str, asked: ListParameters) -> Sequence[bytes]:
+    async def list(self, user: User, resource: str, parameters: ListParameters) -> Sequence[bytes]:
         """List one page of a resource, in parts, over the clusters in which the user may list it.
 
         Raises:
@@ -93,34 +93,37 @@ class ObjectListing:
             NotFoundProblem: no cluster has this resource, or the user may list it in none.
             HistoryError, BusError, UnavailableProblem: as `source`.
         """
-        fields, labels = read_selectors(asked.field_selector, asked.label_selector)
-        sort = parse_sort(asked.sort)
-        shown = parse_paths("fields", asked.fields, MAX_FIELDS)
-        wanted = Selection(
-            verb="list", resource=resource, clusters=asked.cluster, namespace=asked.namespace
+        fields, labels = read_selectors(parameters.field_selector, parameters.label_selector)
+        sort = parse_sort(parameters.sort)
+        paths = parse_paths("fields", parameters.fields, MAX_FIELDS)
+        selection = Selection(
+            verb="list",
+            resource=resource,
+            clusters=parameters.cluster,
+            namespace=parameters.namespace,
         )
-        readable = await self.find(user, wanted)
-        known = readable.known
+        readable = await self.find(user, selection)
+        known_resource = readable.resource
         # Freshness first: rows read after it are at least as fresh as it says (rule A4).
-        freshness = await self.freshness(readable, asked.namespace)
-        query = _query(members_of(readable), known, asked, labels)
-        pages = await self.source(asked.as_of)
-        found = await pages.page(query, translate_fields(known.key, fields), sort)
-        entries = found.page.entries
-        if shown:
+        freshness = await self.freshness(readable, parameters.namespace)
+        query = _query(members_of(readable), known_resource, parameters, labels)
+        pages = await self.source(parameters.as_of)
+        result = await pages.page(query, translate_fields(known_resource.key, fields), sort)
+        entries = result.page.entries
+        if paths:
             entries = []
             await self._slices.run(
-                lambda entry: entries.append(project(entry, shown)), found.page.entries
+                lambda entry: entries.append(project(entry, paths)), result.page.entries
             )
         return render_list(
             render_items(entries),
             {
-                "continue": found.page.continue_token,
-                "remaining": found.page.remaining,
-                "resourceVersion": str(found.page.counter),
-                "resource": describe_resource(known),
-                **await past_members(pages, query, found),
-                **render_freshness(with_undecided(freshness, found.undecided)),
+                "continue": result.page.continue_token,
+                "remaining": result.page.remaining,
+                "resourceVersion": str(result.page.counter),
+                "resource": describe_resource(known_resource),
+                **await past_members(pages, query, result),
+                **render_freshness(with_undecided(freshness, result.undecided)),
             },
         )
 
@@ -144,32 +147,34 @@ class ObjectListing:
             NotFoundProblem: no such resource, cluster or object, or the user may not read it; with
                 the freshness if they may.
         """
-        wanted = Selection(
+        selection = Selection(
             verb="get", resource=resource, clusters=[cluster], namespace=namespace, name=name
         )
-        readable = await self.find(user, wanted)
-        known = readable.known
-        entry, found = None, dict[str, Freshness]()
+        readable = await self.find(user, selection)
+        known_resource = readable.resource
+        entry, states = None, dict[str, Freshness]()
         if members_of(readable):
-            entry, found[cluster] = await self._reader.get_with_freshness(
-                cluster, known.key, namespace, name
+            entry, states[cluster] = await self._reader.get_with_freshness(
+                cluster, known_resource.key, namespace, name
             )
-        freshness = render_freshness(_name_freshness(readable, found))
+        freshness = render_freshness(_name_freshness(readable, states))
         if entry is None:
             # One answer for an absent cluster, namespace and name (rule A2).
             raise NotFoundProblem("the snapshot has no such object", **freshness)
-        return render_one(render_item(entry), {"resource": describe_resource(known), **freshness})
+        return render_one(
+            render_item(entry), {"resource": describe_resource(known_resource), **freshness}
+        )
 
-    async def find(self, user: User, wanted: Selection) -> Readable:
+    async def find(self, user: User, selection: Selection) -> Readable:
         """Find what the user may read; see `ReadableResources.find`."""
-        return await self._readable.find(user, wanted)
+        return await self._readable.find(user, selection)
 
     async def freshness(self, readable: Readable, namespace: str = "") -> dict[str, Freshness]:
         """The freshness of a resource in each cluster that the answer names (rule A4)."""
-        found = await self._reader.freshness(
-            members_of(readable), readable.known.key, namespace=namespace
+        states = await self._reader.freshness(
+            members_of(readable), readable.resource.key, namespace=namespace
         )
-        return _name_freshness(readable, found)
+        return _name_freshness(readable, states)
 
     def walk(
         self, query: ListQuery, fields: FieldSelector, sort: Sequence[SortKey]
@@ -193,20 +198,20 @@ class ObjectListing:
             InvalidToken: the continue token is malformed.
             ExpiredToken: the continue token is of a lost store.
         """
-        query, rest = push_down(replace(query, max_bytes=MAX_PAGE_BYTES), fields)
-        if rest or sort:
-            found = await self._pages.find(query, rest, sort)
-            return Found(found.page, found.undecided)
+        query, other_fields = push_down(replace(query, max_bytes=MAX_PAGE_BYTES), fields)
+        if other_fields or sort:
+            result = await self._pages.find(query, other_fields, sort)
+            return Found(result.page, result.undecided)
         return Found(await self._reader.list(query), {})
 
 
-def _name_freshness(readable: Readable, found: Mapping[str, Freshness]) -> dict[str, Freshness]:
+def _name_freshness(readable: Readable, states: Mapping[str, Freshness]) -> dict[str, Freshness]:
     """Of each cluster that the answer names, also of those that were not read."""
-    fleet, known = readable.fleet, readable.known
-    named = {name: found.get(name, _NOT_A_MEMBER) for name in readable.clusters}
-    for name in found:
-        if fleet.lacks(name, known.key):
-            named[name] = replace(found[name], reason=NOT_WATCHED)
+    fleet, resource = readable.fleet, readable.resource
+    named = {name: states.get(name, _NOT_A_MEMBER) for name in readable.clusters}
+    for name in states:
+        if fleet.lacks(name, resource.key):
+            named[name] = replace(states[name], reason=NOT_WATCHED)
     named |= dict.fromkeys(readable.left_out, UNREADABLE)
     named |= dict.fromkeys(readable.undecided, UNDECIDED)
     return dict(sorted(named.items()))
@@ -225,10 +230,10 @@ def read_selectors(fields: str, labels: str) -> tuple[FieldSelector, LabelSelect
     return by_field, by_label
 
 
-async def past_members(pages: Pages, query: ListQuery, found: Found) -> dict[str, Any]:
+async def past_members(pages: Pages, query: ListQuery, result: Found) -> dict[str, Any]:
     """The members of an answer about the past; none if it is about the present."""
     more = await pages.members(query)
-    return more | ({"undetermined": found.undetermined.render()} if more else {})
+    return more | ({"undetermined": result.undetermined.render()} if more else {})
 
 
 def members_of(readable: Readable) -> list[str]:
@@ -236,42 +241,45 @@ def members_of(readable: Readable) -> list[str]:
     return [name for name in readable.clusters if name in readable.fleet.clusters]
 
 
-def describe_resource(known: KnownResource) -> dict[str, Any]:
+def describe_resource(resource: KnownResource) -> dict[str, Any]:
     """Describe the resource of an answer."""
     return {
-        "group": known.group,
-        "plural": known.plural,
-        "kind": known.kind,
-        "namespaced": known.namespaced,
-        "versions": known.versions,
+        "group": resource.group,
+        "plural": resource.plural,
+        "kind": resource.kind,
+        "namespaced": resource.namespaced,
+        "versions": resource.versions,
     }
 
 
 def _query(
-    members: Sequence[str], known: KnownResource, asked: ListParameters, labels: LabelSelector
+    members: Sequence[str],
+    resource: KnownResource,
+    parameters: ListParameters,
+    labels: LabelSelector,
 ) -> ListQuery:
     return ListQuery(
         clusters=members,
-        resource=known.key,
-        namespace=asked.namespace or None,
-        name=asked.name or None,
+        resource=resource.key,
+        namespace=parameters.namespace or None,
+        name=parameters.name or None,
         labels=labels or None,
-        limit=asked.limit,
-        continue_token=asked.continue_token,
+        limit=parameters.limit,
+        continue_token=parameters.continue_token,
     )
 
 
 def push_down(query: ListQuery, fields: FieldSelector) -> tuple[ListQuery, FieldSelector]:
     """Let the index answer what it can: namespace and name."""
-    rest: list[FieldRequirement] = []
+    remaining: list[FieldRequirement] = []
     for requirement in fields.requirements:
         field = _INDEXED.get(requirement.path)
         is_open = field is not None and getattr(query, field) is None
         if field and is_open and requirement.only_value:
             query = replace(query, **{field: requirement.only_value})
         else:
-            rest.append(requirement)
-    return query, FieldSelector(tuple(rest))
+            remaining.append(requirement)
+    return query, FieldSelector(tuple(remaining))
 
 
 def with_undecided(
@@ -280,7 +288,7 @@ def with_undecided(
     """Mark clusters as incomplete that have objects without a body, which may match or not."""
     marked = dict(freshness)
     for cluster, count in undecided.items():
-        held = marked[cluster]
-        reason = "; ".join(filter(None, (held.reason, f"{count} objects without a body left out")))
-        marked[cluster] = replace(held, is_complete=False, reason=reason)
+        state = marked[cluster]
+        reason = "; ".join(filter(None, (state.reason, f"{count} objects without a body left out")))
+        marked[cluster] = replace(state, is_complete=False, reason=reason)
     return marked

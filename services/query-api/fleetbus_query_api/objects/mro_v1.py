@@ -81,22 +81,22 @@ class V1Query:
             InvalidSelector: `labels[k]=v` is not a valid label.
         """
         check_repeats([name for name, _ in pairs])
-        labels = {found[1]: value for name, value in pairs if (found := _LABEL.fullmatch(name))}
+        labels = {match[1]: value for name, value in pairs if (match := _LABEL.fullmatch(name))}
         for name, _ in pairs:
             if name not in _PARAMETERS and not _LABEL.fullmatch(name):
                 raise BadRequestProblem(f"unknown query parameter {name[:80]!r}")
         require_few("labels", len(labels))
-        given = dict(pairs)
-        if not given.get("gvr"):
+        parameters = dict(pairs)
+        if not parameters.get("gvr"):
             raise BadRequestProblem("not found gvr")
         return cls(
-            gvr=given["gvr"],
-            name=given.get("name", ""),
-            namespace=given.get("namespace", ""),
-            cluster=given.get("cluster", ""),
-            limit=_read_limit(given.get("limit") or "10"),
+            gvr=parameters["gvr"],
+            name=parameters.get("name", ""),
+            namespace=parameters.get("namespace", ""),
+            cluster=parameters.get("cluster", ""),
+            limit=_read_limit(parameters.get("limit") or "10"),
             labels=LabelSelector.from_spec({"matchLabels": labels}),
-            continue_token=given.get("continue", ""),
+            continue_token=parameters.get("continue", ""),
         )
 
 
@@ -140,7 +140,7 @@ async def _list_clusters(
     check_repeats([name for name, _ in parameters])
     if unknown := {name for name, _ in parameters} - {"name"}:
         raise BadRequestProblem(f"unknown query parameter {min(unknown)[:80]!r}")
-    found = await clusters.records(user, dict(parameters).get("name", ""))
+    records = await clusters.records(user, dict(parameters).get("name", ""))
     rows = [
         {
             "name": record.name,
@@ -150,9 +150,9 @@ async def _list_clusters(
             "isMaster": str(record.hub).lower(),
             "status": "Running" if record.connected else record.reason or "Unreachable",
         }
-        for record, _ in found
+        for record, _ in records
     ]
-    freshness = {record.name: known for record, known in found}
+    freshness = {record.name: state for record, state in records}
     return json_response(msgspec.json.encode(rows), headers=incomplete_header(freshness))
 
 
@@ -177,32 +177,32 @@ class _NewestObjects:
             BadRequestProblem: a parameter is wrong, or all of too many objects are wanted.
             NotFoundProblem: no cluster has this resource, or the user may list it in none.
         """
-        asked = V1Query.read(request.query_params.multi_items())
-        wanted = Selection(
+        v1_query = V1Query.read(request.query_params.multi_items())
+        selection = Selection(
             verb="list",
-            resource=asked.gvr,
-            clusters=[asked.cluster] if asked.cluster else [],
-            namespace=asked.namespace,
+            resource=v1_query.gvr,
+            clusters=[v1_query.cluster] if v1_query.cluster else [],
+            namespace=v1_query.namespace,
         )
-        readable = await self._listing.find(user, wanted)
-        freshness = await self._listing.freshness(readable, asked.namespace)
+        readable = await self._listing.find(user, selection)
+        freshness = await self._listing.freshness(readable, v1_query.namespace)
         query = ListQuery(
             clusters=members_of(readable),
-            resource=readable.known.key,
-            namespace=asked.namespace or None,
-            name=asked.name or None,
-            labels=asked.labels or None,
-            continue_token=asked.continue_token,
+            resource=readable.resource.key,
+            namespace=v1_query.namespace or None,
+            name=v1_query.name or None,
+            labels=v1_query.labels or None,
+            continue_token=v1_query.continue_token,
             count=False,
         )
-        await self._require_few(query, asked.limit)
-        query = replace(query, limit=min(asked.limit or _SORTED_AT_A_TIME, _SORTED_AT_A_TIME))
+        await self._require_few(query, v1_query.limit)
+        query = replace(query, limit=min(v1_query.limit or _SORTED_AT_A_TIME, _SORTED_AT_A_TIME))
         pages = self._listing.walk(query, _ALL, _NEWEST_FIRST)
         first = (await anext(pages)).page
-        is_whole = len(first.entries) == asked.limit and first.continue_token
+        is_whole = len(first.entries) == v1_query.limit and first.continue_token
         more = {CONTINUE_HEADER: first.continue_token} if is_whole else {}
         return StreamingResponse(
-            self._stream(request, asked.limit, first, pages, render),
+            self._stream(request, v1_query.limit, first, pages, render),
             headers={**FIXED_HEADERS, **incomplete_header(freshness), **more},
             media_type="application/json",
         )
@@ -231,8 +231,8 @@ class _NewestObjects:
         async with aclosing(pages):
             while True:
                 entries = entries[:left]
-                for part in join_slices(_with_commas(map(render, entries), comma)):
-                    yield part
+                for chunk in join_slices(_with_commas(map(render, entries), comma)):
+                    yield chunk
                 comma = b"," if entries else comma
                 left -= len(entries)
                 following = await anext(pages, None) if left else None
@@ -243,9 +243,9 @@ class _NewestObjects:
 
 
 def _with_commas(parts: Iterable[bytes], comma: bytes) -> Iterator[bytes]:
-    for part in parts:
+    for item in parts:
         yield comma
-        yield part
+        yield item
         comma = b","
 
 

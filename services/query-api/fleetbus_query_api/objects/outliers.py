@@ -43,7 +43,7 @@ class ObjectOutliers:
         self._listing = listing
         self._outliers = outliers
 
-    async def list(self, user: User, resource: str, asked: OutlierParameters) -> bytes:
+    async def list(self, user: User, resource: str, parameters: OutlierParameters) -> bytes:
         """Compare the objects of a resource, over the clusters in which the user may list it.
 
         Raises:
@@ -54,31 +54,34 @@ class ObjectOutliers:
             ExpiredToken: the continue token is of a lost store.
             NotFoundProblem: no cluster has this resource, or the user may list it in none.
         """
-        fields, labels = read_selectors(asked.field_selector, asked.label_selector)
-        wanted = Selection(
-            verb="list", resource=resource, clusters=asked.cluster, namespace=asked.namespace
+        fields, labels = read_selectors(parameters.field_selector, parameters.label_selector)
+        selection = Selection(
+            verb="list",
+            resource=resource,
+            clusters=parameters.cluster,
+            namespace=parameters.namespace,
         )
-        readable = await self._listing.find(user, wanted)
+        readable = await self._listing.find(user, selection)
         # Freshness first: what is compared after it is at least as fresh as it says (rule A4).
-        freshness = await self._listing.freshness(readable, asked.namespace)
+        freshness = await self._listing.freshness(readable, parameters.namespace)
         query = ListQuery(
             clusters=members_of(readable),
-            resource=readable.known.key,
-            namespace=asked.namespace or None,
-            name=asked.name or None,
+            resource=readable.resource.key,
+            namespace=parameters.namespace or None,
+            name=parameters.name or None,
             labels=labels or None,
-            limit=asked.limit,
-            continue_token=asked.continue_token,
+            limit=parameters.limit,
+            continue_token=parameters.continue_token,
         )
-        found = await self._outliers.find(query, translate_fields(readable.known.key, fields))
+        result = await self._outliers.find(query, translate_fields(readable.resource.key, fields))
         return msgspec.json.encode(
             {
-                "items": list(map(_render, found.found)),
-                "continue": found.continue_token,
-                "remaining": found.remaining,
-                "resourceVersion": str(found.version),
-                "resource": describe_resource(readable.known),
-                **render_freshness(with_undecided(freshness, found.undecided)),
+                "items": list(map(_render, result.items)),
+                "continue": result.continue_token,
+                "remaining": result.remaining,
+                "resourceVersion": str(result.version),
+                "resource": describe_resource(readable.resource),
+                **render_freshness(with_undecided(freshness, result.undecided)),
             }
         )
 
@@ -87,7 +90,7 @@ def _render(outlier: Outlier) -> dict[str, Any]:
     namespace, name = split_object_key(outlier.key.decode())
     owner = outlier.owner
     named = {"namespace": owner.namespace, "name": owner.name, "uid": owner.uid} if owner else {}
-    variants = sorted(outlier.clusters.items(), key=lambda one: (-len(one[1]), one[0]))
+    variants = sorted(outlier.clusters.items(), key=lambda item: (-len(item[1]), item[0]))
     return {
         "namespace": namespace,
         "name": name,
@@ -106,9 +109,9 @@ def outliers_router(outliers: ObjectOutliers) -> APIRouter:
         request: Request,
         resource: ResourcePath,
         user: RequestUser,
-        asked: Annotated[OutlierParameters, Query()],
+        parameters: Annotated[OutlierParameters, Query()],
     ) -> Response:
         """List objects of the same namespace and name that differ between clusters, and where."""
-        return await while_connected(request, outliers.list(user, resource, asked))
+        return await while_connected(request, outliers.list(user, resource, parameters))
 
     return router

@@ -19,12 +19,12 @@ class KnownControllers:
 
     Args:
         redis: where the queues are.
-        kept: for how long names are remembered: so long a new controller may be missing.
+        lifetime: for how long names are remembered: so long a new controller may be missing.
     """
 
-    def __init__(self, redis: Redis, *, kept: timedelta) -> None:
+    def __init__(self, redis: Redis, *, lifetime: timedelta) -> None:
         self._redis = redis
-        self._kept_seconds = kept.total_seconds()
+        self._kept_seconds = lifetime.total_seconds()
         self._walking = asyncio.Lock()  # who comes meanwhile takes what the walk has found
         self._names: Sequence[str] = ()
         self._read_at = 0.0

@@ -59,9 +59,9 @@ class HeldDeletions:
             )
         # Freshness first: what is read after it is at least as fresh as it says (rule A4).
         freshness = await self._reader.freshness(hubs, _KEY)
-        found = await self._read(hubs)
+        resources = await self._read(hubs)
         used = await DeletionBudget(self._redis).used()
-        records = sum(objects_on_record(status_of(one)) for one in found)
+        records = sum(objects_on_record(status_of(resource)) for resource in resources)
         return msgspec.json.encode(
             {
                 "budget": {
@@ -69,17 +69,17 @@ class HeldDeletions:
                     "allowed": allowance(records),
                     "windowSeconds": int(WINDOW.total_seconds()),
                 },
-                "held": [one.describe() for one in find_held(found)],
+                "held": [deletion.describe() for deletion in find_held(resources)],
                 **render_freshness(freshness),
             }
         )
 
     async def _read(self, hubs: Sequence[str]) -> list[dict[str, Any]]:
         query = ListQuery(clusters=hubs, resource=_KEY, limit=_PAGE, count=False)
-        found: list[dict[str, Any]] = []
+        resources: list[dict[str, Any]] = []
         async for page in self._reader.pages(query):
             for body in map(body_of, page.entries):
                 # Of what has no readable body nothing is known; `fleetbus fuse` asks the hub.
                 with contextlib.suppress(UnreadableBody):
-                    found.append(decode(body))
-        return found
+                    resources.append(decode(body))
+        return resources

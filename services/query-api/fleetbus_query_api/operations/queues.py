@@ -37,7 +37,7 @@ class QueueListing:
 
     def __init__(self, *, redis: Redis, access: Access) -> None:
         self._redis = redis
-        self._controllers = KnownControllers(redis, kept=_KEPT)
+        self._controllers = KnownControllers(redis, lifetime=_KEPT)
         self._access = access
 
     async def list(self, user: User) -> bytes:
@@ -59,8 +59,8 @@ class QueueListing:
         return msgspec.json.encode({"items": items, "askedAt": asked_at})
 
     async def _describe(self) -> list[View]:
-        found: list[View] = []
+        views: list[View] = []
         for name in await self._controllers.list():
-            found.append(await describe(RedisQueue(self._redis, name), name))
+            views.append(await describe(RedisQueue(self._redis, name), name))
             await asyncio.sleep(0)  # let others run
-        return found
+        return views

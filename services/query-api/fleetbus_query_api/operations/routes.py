@@ -18,7 +18,7 @@ from fleetbus_query_api.responses.render import json_response
 _None = Annotated[NoParameters, Query()]
 
 
-def operations_router(*, queues: QueueListing, held: HeldDeletions) -> APIRouter:
+def operations_router(*, queues: QueueListing, held_deletions: HeldDeletions) -> APIRouter:
     """Build the routes."""
     router = APIRouter(
         prefix="/fleet/v1", tags=["operations"], dependencies=[Depends(refuse_repeats)]
@@ -32,6 +32,6 @@ def operations_router(*, queues: QueueListing, held: HeldDeletions) -> APIRouter
     @router.get("/held-deletions", responses=describe_answers(HeldDeletionsModel, 403, 404))
     async def list_held_deletions(user: RequestUser, _: _None) -> Response:
         """List the deletions that wait for a person, and the fleet's budget of deletions."""
-        return json_response(await held.list(user))
+        return json_response(await held_deletions.list(user))
 
     return router

@@ -82,24 +82,26 @@ class PageFiles:
         Raises:
             OSError: one cannot be read; the installation is broken.
         """
-        found = dict(sorted(_walk(files("fleetbus_query_api.page") / "static", "")))
-        document = found.pop(_DOCUMENT).decode()
-        all_bytes = b"\0".join(name.encode() + b"\0" + body for name, body in found.items())
+        contents = dict(sorted(_walk(files("fleetbus_query_api.page") / "static", "")))
+        document = contents.pop(_DOCUMENT).decode()
+        all_bytes = b"\0".join(name.encode() + b"\0" + body for name, body in contents.items())
         folder = f"{_PREFIX}{_digest(all_bytes)}/"
-        index = _fill(document, folder, found).encode()
+        index = _fill(document, folder, contents).encode()
         shell = PageFile.of(_DOCUMENT, index, _ASKED_AGAIN)
-        served = {folder + name: PageFile.of(name, body, _FOR_GOOD) for name, body in found.items()}
+        served = {
+            folder + name: PageFile.of(name, body, _FOR_GOOD) for name, body in contents.items()
+        }
         return cls(dict.fromkeys(DOCUMENTS, shell) | served)
 
 
-def _fill(document: str, folder: str, found: Mapping[str, bytes]) -> str:
+def _fill(document: str, folder: str, contents: Mapping[str, bytes]) -> str:
     """The document with the paths of its files; every module is named, so all are loaded at once.
 
     Without that a browser finds each module only when it has read the one that imports it.
     """
     modules = "\n".join(
         f'<link rel="modulepreload" href="{html.escape(folder + name)}">'
-        for name in found
+        for name in contents
         if name.endswith(".js")
     )
     return document.replace("{folder}", folder).replace("{modules}", modules)

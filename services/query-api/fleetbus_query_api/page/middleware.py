@@ -31,33 +31,35 @@ class Page:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer with a file, or pass the request on."""
-        found = self._files.by_path.get(scope["path"]) if scope["type"] == "http" else None
-        if found is None or scope["method"] != "GET":
+        file = self._files.by_path.get(scope["path"]) if scope["type"] == "http" else None
+        if file is None or scope["method"] != "GET":
             await self._app(scope, receive, send)
             return
-        await _answer(found, scope)(scope, receive, send)
+        await _answer(file, scope)(scope, receive, send)
 
 
-def _answer(found: PageFile, scope: Scope) -> Response:
+def _answer(file: PageFile, scope: Scope) -> Response:
     headers = {
         **PROTECTION,
-        "Cache-Control": found.caching,
-        "ETag": found.etag,
+        "Cache-Control": file.caching,
+        "ETag": file.etag,
         "Vary": "Accept-Encoding",
     }
-    known = {one.strip().removeprefix("W/") for one in _header(scope, b"if-none-match").split(",")}
-    if found.etag in known:
+    etags = {
+        etag.strip().removeprefix("W/") for etag in _header(scope, b"if-none-match").split(",")
+    }
+    if file.etag in etags:
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
     if not _takes_gzip(_header(scope, b"accept-encoding")):
-        return Response(found.body, headers=headers, media_type=found.media_type)
+        return Response(file.body, headers=headers, media_type=file.media_type)
     headers["Content-Encoding"] = _PACKING
-    return Response(found.packed, headers=headers, media_type=found.media_type)
+    return Response(file.packed, headers=headers, media_type=file.media_type)
 
 
 def _takes_gzip(accepted: str) -> bool:
     """Whether a client takes gzip; it may refuse it with `q=0`."""
-    for one in accepted.lower().split(","):
-        name, _, weight = one.replace(" ", "").partition(";q=")
+    for coding in accepted.lower().split(","):
+        name, _, weight = coding.replace(" ", "").partition(";q=")
         if name == _PACKING:
             return weight.strip("0.") != "" or not weight
     return False

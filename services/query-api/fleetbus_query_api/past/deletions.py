@@ -45,7 +45,7 @@ async def read_deletions(
     Raises:
         BusError: the stream cannot be read.
     """
-    wanted = frozenset(places)
+    place_set = frozenset(places)
     for cluster in _few({place[0] for place in places}, _MOST_CLUSTERS):
         for resource in _few({place[1] for place in places}, _MOST_RESOURCES):
             group, _, plural = resource.rpartition("/")
@@ -53,10 +53,10 @@ async def read_deletions(
                 cluster=cluster, group=group, resource=plural, namespace=namespace, name=name
             )
             async for page in read_messages(bus, STREAM, subject, start=since):
-                wanted_ones = (one for one in page if one.subject not in without)
+                wanted_ones = (message for message in page if message.subject not in without)
                 for stored in filter(None, map(read_event, wanted_ones)):
                     place = stored.event.cluster, stored.event.resource_key
-                    if place in wanted and (also_left or is_deletion(stored.event)):
+                    if place in place_set and (also_left or is_deletion(stored.event)):
                         yield stored
 
 

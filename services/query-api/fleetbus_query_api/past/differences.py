@@ -58,7 +58,8 @@ class Differences:
         """As in the answers of the query API."""
         return {
             "differences": [
-                {"path": one.path, "before": one.before, "after": one.after} for one in self.shown
+                {"path": difference.path, "before": difference.before, "after": difference.after}
+                for difference in self.shown
             ],
             "moreDifferences": self.more,
         }
@@ -77,22 +78,22 @@ def compare_bodies(before: bytes, after: bytes) -> Differences:
 
 def compare_trees(before: Mapping[str, Any], after: Mapping[str, Any]) -> Differences:
     """Compare two decoded objects."""
-    found = list(islice(_walk(before, after, "", 0), COUNTED))
-    shown = tuple(
+    changes = list(islice(_walk(before, after, "", 0), COUNTED))
+    rendered = tuple(
         Difference(_cut(path, _LONGEST_PATH), _render(old), _render(new))
-        for path, old, new in found[:MOST]
+        for path, old, new in changes[:MOST]
     )
-    whole = [("", before, after)] if len(found) == COUNTED else []
-    return Differences(shown, len(found) - len(shown), _digest([*found, *whole]))
+    remainder = [("", before, after)] if len(changes) == COUNTED else []
+    return Differences(rendered, len(changes) - len(rendered), _digest([*changes, *remainder]))
 
 
-def _digest(found: Sequence[tuple[str, Any, Any]]) -> bytes:
+def _digest(changes: Sequence[tuple[str, Any, Any]]) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
-    for path, *values in found:
-        texts = [b"" if one is _ABSENT else msgspec.json.encode(one) for one in values]
-        for part in (path.encode(), *texts):
-            digest.update(b"%d:%b" % (len(part), part))
-    return digest.digest() if found else b""
+    for path, *values in changes:
+        texts = [b"" if value is _ABSENT else msgspec.json.encode(value) for value in values]
+        for piece in (path.encode(), *texts):
+            digest.update(b"%d:%b" % (len(piece), piece))
+    return digest.digest() if changes else b""
 
 
 def _decode(body: bytes) -> dict[str, Any]:
@@ -102,8 +103,8 @@ def _decode(body: bytes) -> dict[str, Any]:
         return {}
     metadata = tree.get("metadata")
     if isinstance(metadata, dict):
-        kept = cast("dict[str, Any]", metadata)
-        tree["metadata"] = {name: kept[name] for name in kept if name not in _VERSIONS}
+        fields = cast("dict[str, Any]", metadata)
+        tree["metadata"] = {name: fields[name] for name in fields if name not in _VERSIONS}
     return tree
 
 

@@ -44,10 +44,10 @@ class OlderEvents:
 
     async def _read(self, where: EventFilter) -> AsyncGenerator[StoredEvent]:
         holes: list[Hole] = []
-        async for one in self.archive.events(
+        async for archived in self.archive.events(
             where, start=self.start, end=self.end, on_hole=holes.append
         ):
-            yield StoredEvent(one.event, one.sequence, one.stored_at)
+            yield StoredEvent(archived.event, archived.sequence, archived.stored_at)
         self.gaps += [
             Gap("", hole.end, f"the archive: {hole.reason}", since=hole.start) for hole in holes
         ]

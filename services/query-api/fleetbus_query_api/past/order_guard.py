@@ -68,42 +68,42 @@ def find_held(messages: Iterable[StoredEvent | StoredEnd]) -> StoredEvent | None
         None if it has applied none.
     """
     scopes: dict[str, _Epochs] = {}
-    held: _Held | None = None
+    state: _Held | None = None
     for message in messages:
         content = message.end if isinstance(message, StoredEnd) else message.event
         epochs = scopes.setdefault(content.scope, _Epochs())
         if not epochs.begin(content.incarnation.number):
             continue
         if isinstance(message, StoredEvent):
-            held = _apply(epochs, held, message)
+            state = _apply(epochs, state, message)
         elif content.epoch.key > epochs.completed.key:
             epochs.completed = content.epoch
             epochs.floor = max(epochs.floor, content.epoch.resource_version, key=version_key)
-    return held.stored if held is not None else None
+    return state.stored if state is not None else None
 
 
-def _apply(epochs: _Epochs, held: _Held | None, stored: StoredEvent) -> _Held | None:
+def _apply(epochs: _Epochs, state: _Held | None, stored: StoredEvent) -> _Held | None:
     """Apply an event, or refuse it; returns what is held then."""
     event = stored.event
     if _is_of_older_list(epochs, event):
-        return held
-    same = held is not None and held.stored.event.incarnation.number == event.incarnation.number
-    if held is None or not same:
+        return state
+    same = state is not None and state.stored.event.incarnation.number == event.incarnation.number
+    if state is None or not same:
         is_older = (
-            held is not None and held.stored.event.incarnation.number > event.incarnation.number
+            state is not None and state.stored.event.incarnation.number > event.incarnation.number
         )
-        is_refused = is_older or _is_below_floor(epochs, held, event)
-        return held if is_refused else _Held(stored, _marked({}, event))
-    is_applied = _is_newer(held, event)
-    if is_applied and _is_below_floor(epochs, held, event):
-        return held
-    is_raised = _marked(held.marks, event) != held.marks
-    if not is_applied and event.resource_version == held.stored.event.resource_version:
-        is_applied = _is_news(epochs, held, event, is_raised=is_raised)
-    held.marks = _marked(held.marks, event)
+        is_refused = is_older or _is_below_floor(epochs, state, event)
+        return state if is_refused else _Held(stored, _marked({}, event))
+    is_applied = _is_newer(state, event)
+    if is_applied and _is_below_floor(epochs, state, event):
+        return state
+    is_raised = _marked(state.marks, event) != state.marks
+    if not is_applied and event.resource_version == state.stored.event.resource_version:
+        is_applied = _is_news(epochs, state, event, is_raised=is_raised)
+    state.marks = _marked(state.marks, event)
     if is_applied:
-        held.stored = stored
-    return held
+        state.stored = stored
+    return state
 
 
 def _is_of_older_list(epochs: _Epochs, event: Event) -> bool:
@@ -114,36 +114,36 @@ def _is_of_older_list(epochs: _Epochs, event: Event) -> bool:
     return is_older or is_newer(epochs.floor, event.epoch.resource_version)
 
 
-def _is_below_floor(epochs: _Epochs, held: _Held | None, event: Event) -> bool:
+def _is_below_floor(epochs: _Epochs, state: _Held | None, event: Event) -> bool:
     """Whether the complete list would have held it (rule P4)."""
-    is_held = held is not None and held.is_live
+    is_held = state is not None and state.is_live
     is_listed = event.verb is Verb.LISTED
     return not is_listed and not is_held and not is_newer(event.resource_version, epochs.floor)
 
 
-def _is_newer(held: _Held, event: Event) -> bool:
+def _is_newer(state: _Held, event: Event) -> bool:
     """Whether an event of the same incarnation replaces what is held (rule P2)."""
-    last = held.stored.event
-    is_deleted = not held.is_live and not last.left_selection
+    last = state.stored.event
+    is_deleted = not state.is_live and not last.left_selection
     if event.verb is Verb.LISTED and is_deleted:
         # A later list that holds the object disproves the deletion.
         if is_newer(event.epoch.resource_version, last.resource_version):
             return True
-    elif event.verb is Verb.DELETED and not event.left_selection and held.is_live:
+    elif event.verb is Verb.DELETED and not event.left_selection and state.is_live:
         # The same deletion again, after the list that has disproved it.
-        mark = held.marks.get(event.scope)
+        mark = state.marks.get(event.scope)
         if mark is not None and is_newer(mark.resource_version, event.resource_version):
             return False
     return is_newer(event.resource_version, last.resource_version)
 
 
-def _is_news(epochs: _Epochs, held: _Held, event: Event, *, is_raised: bool) -> bool:
+def _is_news(epochs: _Epochs, state: _Held, event: Event, *, is_raised: bool) -> bool:
     """Whether an event brings something although its version is the one that is held."""
     if event.verb is Verb.DELETED:
         return False
-    last = held.stored.event
-    if not held.is_live:
-        return last.left_selection and not _is_below_floor(epochs, held, event)
+    last = state.stored.event
+    if not state.is_live:
+        return last.left_selection and not _is_below_floor(epochs, state, event)
     return is_raised and (event.degraded, event.object) != (last.degraded, last.object)
 
 

@@ -96,7 +96,7 @@ class PastPages:
         self._slices = slices
         self._turns = asyncio.Semaphore(_AT_A_TIME)
 
-    async def find(self, query: ListQuery, fields: FieldSelector, asked: Asked) -> PastPage:
+    async def find(self, query: ListQuery, fields: FieldSelector, past: Asked) -> PastPage:
         """Find one page.
 
         Raises:
@@ -108,15 +108,15 @@ class PastPages:
         """
         mark = _digest(query, fields)
         after: PastPosition | None = None
-        at = asked.at
+        at = past.at
         if query.continue_token:
             after = read_past_token(query.continue_token, mark)
             at = after.time
-            asked.window.require(at)
-            if at > asked.window.end:
+            past.window.require(at)
+            if at > past.window.end:
                 raise InvalidToken("the continue token is of a time that is still to come")
         page = PastPage(at)
-        last = await self._fill(page, query, fields, asked, after)
+        last = await self._fill(page, query, fields, past, after)
         if last is not None:
             generation, place = last
             page.continue_token = write_past_token(
@@ -129,15 +129,15 @@ class PastPages:
         page: PastPage,
         query: ListQuery,
         fields: FieldSelector,
-        asked: Asked,
+        past: Asked,
         after: PastPosition | None,
     ) -> tuple[str, _Place] | None:
         """Add objects until the page is full; where it ends, or None if nothing is left."""
         for clusters in _portions(query.clusters):
             if after is not None and clusters[-1] < after.cluster:
                 continue
-            part = replace(query, clusters=clusters)
-            end = await self._fill_part(page, part, fields, asked, after)
+            portion = replace(query, clusters=clusters)
+            end = await self._fill_part(page, portion, fields, past, after)
             if end is not None:
                 return end
         return None
@@ -147,12 +147,12 @@ class PastPages:
         page: PastPage,
         query: ListQuery,
         fields: FieldSelector,
-        asked: Asked,
+        past: Asked,
         after: PastPosition | None,
     ) -> tuple[str, _Place] | None:
         """The same for some clusters, whose deletions are read together."""
-        states = PastStates(bus=asked.bus, reader=self._reader)
-        deleted = await self._deleted(query, replace(asked, at=page.at), after)
+        states = PastStates(bus=past.bus, reader=self._reader)
+        deleted = await self._deleted(query, replace(past, at=page.at), after)
         step = Step(_FIRST_STEP, _MOST_STEP)
         async with aclosing(self._candidates(query, after, deleted, step)) as batches:
             async for generation, places in batches:
@@ -175,25 +175,25 @@ class PastPages:
     ) -> bool:
         """Add those of some candidates that existed and match; whether the page is full."""
         refs = {place: _ref(query.resource, place) for place in places}
-        found = await states.at(list(refs.values()), page.at)
-        step.adapt(found)
+        past_states = await states.at(list(refs.values()), page.at)
+        step.adapt(past_states)
 
         def take(place: _Place) -> bool:
             page.last = place
-            _take(page, refs[place], found[refs[place]], query, fields)
+            _take(page, refs[place], past_states[refs[place]], query, fields)
             return _is_full(page, query)
 
         return await self._slices.run(take, places)
 
     async def _deleted(
-        self, query: ListQuery, asked: Asked, after: PastPosition | None
+        self, query: ListQuery, past: Asked, after: PastPosition | None
     ) -> dict[_Place, int]:
         """The objects that were deleted since the time, with the bytes of their last states."""
-        found: dict[_Place, int] = {}
+        deleted: dict[_Place, int] = {}
         deletions = read_deletions(
-            asked.bus,
+            past.bus,
             places=[(cluster, query.resource) for cluster in query.clusters],
-            since=asked.at,
+            since=past.at,
             namespace=query.namespace or "",
             name=query.name or "",
             also_left=True,
@@ -202,13 +202,13 @@ class PastPages:
             event = stored.event
             place = _Place(event.cluster, member_of(event.namespace, event.name))
             if after is None or place > (after.cluster, after.key):
-                found[place] = max(found.get(place, 0), len(event.object or b""))
-            if len(found) > _MAX_DELETED:
+                deleted[place] = max(deleted.get(place, 0), len(event.object or b""))
+            if len(deleted) > _MAX_DELETED:
                 raise BadRequestProblem(
                     f"more than {_MAX_DELETED:,} objects were deleted since then: name a cluster or"
                     " a namespace, or a later time"
                 )
-        return found
+        return deleted
 
     async def _candidates(
         self,
@@ -227,20 +227,20 @@ class PastPages:
             max_bytes=STEP_BYTES,
             count=False,
         )
-        rest = sorted(deleted)
+        remaining = sorted(deleted)
         async for listed in self._reader.pages(present):
             sizes = {
                 _Place(e.cluster, member_of(e.namespace, e.name)): len(e.body)
                 for e in listed.entries
             }
-            cut = len(rest)
+            cut = len(remaining)
             if listed.continue_token:
                 bound = max(sizes, default=_Place("", b""))
-                cut = bisect_right(rest, bound)
-            ordered = sorted({*sizes, *rest[:cut]})
-            rest = rest[cut:]
-            known = {one: max(sizes.get(one, 0), deleted.get(one, 0)) for one in ordered}
-            for batch in step.divide(ordered, known):
+                cut = bisect_right(remaining, bound)
+            ordered = sorted({*sizes, *remaining[:cut]})
+            remaining = remaining[cut:]
+            largest = {place: max(sizes.get(place, 0), deleted.get(place, 0)) for place in ordered}
+            for batch in step.divide(ordered, largest):
                 yield listed.generation, batch
 
 
@@ -299,7 +299,10 @@ def _ref(resource: str, place: _Place) -> ObjectRef:
 
 
 def _digest(query: ListQuery, fields: FieldSelector) -> bytes:
-    requirements = (f"{one.path} {one.is_equal} {one.values}" for one in fields.requirements)
+    requirements = (
+        f"{requirement.path} {requirement.is_equal} {requirement.values}"
+        for requirement in fields.requirements
+    )
     return digest_question(
         "as of",
         query.resource,

@@ -77,13 +77,13 @@ class RefusedEvents:
             BusError: the stream cannot be read.
             redis.exceptions.RedisError: the snapshot cannot be read.
         """
-        scopes = {_scope_of(one) for some in events.values() for one in some}
+        scopes = {_scope_of(event) for some in events.values() for event in some}
         completed = await self._reader.past.completed_ranks(scopes)
         affected: set[ObjectRef] = set()
         earlier: dict[ObjectRef, Sequence[StoredEvent]] = {}
         for ref, some in events.items():
-            replaced = [one for one in some if _is_replaced_by(one, completed)]
-            if any(_is_after(one, completed[_scope_of(one)]) for one in replaced):
+            replaced = [event for event in some if _is_replaced_by(event, completed)]
+            if any(_is_after(event, completed[_scope_of(event)]) for event in replaced):
                 affected.add(ref)
             elif max(some, key=order_of) in replaced:
                 earlier[ref] = some
@@ -103,7 +103,7 @@ class RefusedEvents:
             ref
             for ref, some in events.items()
             if (last := ends.get(_epochs_of(ref))) is not None
-            and (_is_missing(some, last) or any(_came_after(one, last) for one in some))
+            and (_is_missing(some, last) or any(_came_after(event, last) for event in some))
         }
 
     async def _decide(
@@ -112,48 +112,52 @@ class RefusedEvents:
         """Decide as the snapshot did, from all events of these objects."""
         turns = asyncio.Semaphore(_AT_A_TIME)
         subjects = list({_epochs_of(ref) for ref in affected})
-        read = await asyncio.gather(*(self._ends(one, until, turns) for one in subjects))
-        ends = {one: found for one, found in zip(subjects, read, strict=True) if found is not None}
-        found: dict[ObjectRef, StoredEvent | None] = {}
+        read = await asyncio.gather(*(self._ends(subject, until, turns) for subject in subjects))
+        ends = {
+            subject: epoch_ends
+            for subject, epoch_ends in zip(subjects, read, strict=True)
+            if epoch_ends is not None
+        }
+        outcomes: dict[ObjectRef, StoredEvent | None] = {}
 
         async def decide(ref: ObjectRef) -> None:
             async with turns:
                 events = await self._events(subject_of(ref), until)
             if events is not None:
                 messages = [*events, *ends[_epochs_of(ref)]]
-                found[ref] = find_held(sorted(messages, key=lambda message: message.sequence))
+                outcomes[ref] = find_held(sorted(messages, key=lambda message: message.sequence))
 
         await asyncio.gather(*(decide(ref) for ref in affected if _epochs_of(ref) in ends))
-        return found
+        return outcomes
 
     async def _events(self, subject: str, until: datetime) -> list[StoredEvent] | None:
         """All events of an object before a time; None if there are too many."""
-        found: list[StoredEvent] = []
+        events: list[StoredEvent] = []
         size = 0
         async for page in read_messages(self._bus, STREAM, subject, start=1, most=_MOST_EVENTS):
-            known = [message for message in page if message.stored_at < until]
-            size += sum(len(message.body) for message in known)
-            found += filter(None, map(read_event, known))
-            if len(known) < len(page):
-                return found
+            messages = [message for message in page if message.stored_at < until]
+            size += sum(len(message.body) for message in messages)
+            events += filter(None, map(read_event, messages))
+            if len(messages) < len(page):
+                return events
             if size > _MOST_BYTES:
                 return None
-        return found if len(found) < _MOST_EVENTS else None
+        return events if len(events) < _MOST_EVENTS else None
 
     async def _ends(
         self, subject: str, until: datetime, turns: asyncio.Semaphore
     ) -> list[StoredEnd] | None:
         """The ends of epochs of a resource before a time; None if there is too much to read."""
-        found: list[StoredEnd] = []
+        ends: list[StoredEnd] = []
         count = 0
         async with turns:
             async for page in read_messages(self._bus, STREAM, subject, start=1, most=_MOST_EPOCHS):
-                known = [message for message in page if message.stored_at < until]
-                count += len(known)
-                found += filter(None, map(_read_end, known))
-                if len(known) < len(page):
-                    return found
-        return found if count < _MOST_EPOCHS else None
+                messages = [message for message in page if message.stored_at < until]
+                count += len(messages)
+                ends += filter(None, map(_read_end, messages))
+                if len(messages) < len(page):
+                    return ends
+        return ends if count < _MOST_EPOCHS else None
 
 
 def _is_replaced_by(
@@ -212,7 +216,7 @@ def _epochs_of(ref: ObjectRef) -> str:
 def _read_end(message: StoredMessage) -> StoredEnd | None:
     """The end of an epoch; None if it is invalid, and so was ignored, or a page of an audit."""
     try:
-        found = admit(message.subject, message.headers, message.body, now_ms=now_ms())
+        end = admit(message.subject, message.headers, message.body, now_ms=now_ms())
     except MalformedMessage:
         return None
-    return StoredEnd(found, message.sequence) if isinstance(found, EpochEnd) else None
+    return StoredEnd(end, message.sequence) if isinstance(end, EpochEnd) else None

@@ -22,13 +22,13 @@ class PastSource:
     Args:
         pages: reads them.
         windows: describe the window.
-        asked: the time.
+        past: the time.
     """
 
-    def __init__(self, *, pages: PastPages, windows: Windows, asked: Asked) -> None:
+    def __init__(self, *, pages: PastPages, windows: Windows, past: Asked) -> None:
         self._pages = pages
         self._windows = windows
-        self._asked = asked
+        self._asked = past
 
     async def page(
         self, query: ListQuery, fields: FieldSelector, sort: Sequence[SortKey] = ()
@@ -42,16 +42,16 @@ class PastSource:
             raise BadRequestProblem(
                 "a list of the past comes by cluster, namespace and name: leave `sort` out"
             )
-        found = await self._pages.find(query, fields, self._asked)
-        self._asked = replace(self._asked, at=found.at)  # that of the continue token, if any
-        page = Page(found.entries, found.continue_token, None, 0, "")
-        return Found(page, found.undecided, found.undetermined)
+        past_page = await self._pages.find(query, fields, self._asked)
+        self._asked = replace(self._asked, at=past_page.at)  # that of the continue token, if any
+        page = Page(past_page.entries, past_page.continue_token, None, 0, "")
+        return Found(page, past_page.undecided, past_page.undetermined)
 
     async def members(self, query: ListQuery) -> dict[str, Any]:
         """The time of the list, and the window of the events."""
-        asked = self._asked
-        window = await self._windows.describe(asked, query.clusters, query.resource)
-        return {"asOf": rfc3339(asked.at), "window": window}
+        past = self._asked
+        window = await self._windows.describe(past, query.clusters, query.resource)
+        return {"asOf": rfc3339(past.at), "window": window}
 
 
 class PastSources:
@@ -68,5 +68,5 @@ class PastSources:
 
     async def at(self, text: str) -> PastSource:
         """The source of a list as of a time; raises as `Windows.ask`."""
-        asked = await self._windows.ask(text)
-        return PastSource(pages=self._pages, windows=self._windows, asked=asked)
+        past = await self._windows.ask(text)
+        return PastSource(pages=self._pages, windows=self._windows, past=past)

@@ -127,13 +127,13 @@ class PastStates:
         events = await self._last_events(refs, until=time)
         last = {ref: max(some, key=order_of) for ref, some in events.items()}
         applied = last | await self._refused.find_affected(events, time)
-        found = {ref: state_of(one) if one else ABSENT for ref, one in applied.items()}
-        rest = [ref for ref in refs if ref not in found]
-        if not rest:
-            return found
-        later = await self._last_events(rest)
-        found |= await self.present([ref for ref in rest if ref not in later])
-        return found | await self._before(list(later), time)
+        states = {ref: state_of(event) if event else ABSENT for ref, event in applied.items()}
+        remaining = [ref for ref in refs if ref not in states]
+        if not remaining:
+            return states
+        later = await self._last_events(remaining)
+        states |= await self.present([ref for ref in remaining if ref not in later])
+        return states | await self._before(list(later), time)
 
     async def _last_events(
         self, refs: Sequence[ObjectRef], *, until: datetime | None = None
@@ -143,28 +143,30 @@ class PastStates:
         Of a verb whose last event came late, or is malformed, the newest one, too.
         """
         subjects = [subject_of(ref) for ref in refs]
-        found: dict[ObjectRef, list[StoredEvent]] = {}
+        by_ref: dict[ObjectRef, list[StoredEvent]] = {}
         hidden: list[str] = []
         for message in await last_messages(self._bus, STREAM, subjects, until=until):
             if (stored := read_event(message)) is not None:
-                found.setdefault(ref_of(stored.event), []).append(stored)
+                by_ref.setdefault(ref_of(stored.event), []).append(stored)
             else:
                 hidden.append(message.subject)
-        for events in found.values():
-            hidden += [event_subject_of(one.event) for one in _late(events)]
+        for events in by_ref.values():
+            hidden += [event_subject_of(stored.event) for stored in _late(events)]
         turns = asyncio.Semaphore(_AT_A_TIME)
         read = set(hidden)
         while hidden:
-            newest = await asyncio.gather(*(self._newest(one, until, turns) for one in hidden))
+            newest = await asyncio.gather(
+                *(self._newest(subject, until, turns) for subject in hidden)
+            )
             more: set[str] = set()
             for stored in filter(None, newest):
-                events = found.setdefault(ref_of(stored.event), [])
+                events = by_ref.setdefault(ref_of(stored.event), [])
                 events.append(stored)
                 # What was hidden may show that another one came late, too.
-                more.update(event_subject_of(one.event) for one in _late(events))
+                more.update(event_subject_of(stored.event) for stored in _late(events))
             hidden = sorted(more - read)
             read |= more
-        return found
+        return by_ref
 
     async def _newest(
         self, subject: str, until: datetime | None, turns: asyncio.Semaphore
@@ -173,10 +175,12 @@ class PastStates:
         best: StoredEvent | None = None
         async with turns:
             async for page in read_messages(self._bus, STREAM, subject, start=1, most=_MOST_HIDDEN):
-                known = [one for one in page if until is None or one.stored_at < until]
-                events = [one for one in map(read_event, known) if one is not None]
+                messages = [
+                    message for message in page if until is None or message.stored_at < until
+                ]
+                events = [event for event in map(read_event, messages) if event is not None]
                 best = max(events if best is None else [best, *events], key=order_of, default=None)
-                if len(known) < len(page):
+                if len(messages) < len(page):
                     break
         return best
 
@@ -189,16 +193,16 @@ class PastStates:
         places: dict[tuple[str, str], list[ObjectRef]] = {}
         for ref in refs:
             places.setdefault((ref.cluster, ref.resource), []).append(ref)
-        found = dict.fromkeys(refs, ABSENT)
+        states = dict.fromkeys(refs, ABSENT)
         for (cluster, resource), members in places.items():
             names = [(ref.namespace, ref.name) for ref in members]
-            known = await self._reader.known(cluster, resource, names)
+            objects = await self._reader.known(cluster, resource, names)
             for ref in members:
-                one = known.get((ref.namespace, ref.name))
-                if one is not None and one.is_live:
-                    reason = one.entry.degraded
-                    found[ref] = PastState(Existence.PRESENT, one.entry.body, reason)
-        return found
+                obj = objects.get((ref.namespace, ref.name))
+                if obj is not None and obj.is_live:
+                    reason = obj.entry.degraded
+                    states[ref] = PastState(Existence.PRESENT, obj.entry.body, reason)
+        return states
 
     async def _before(
         self, refs: Sequence[ObjectRef], time: datetime
@@ -211,22 +215,22 @@ class PastStates:
                 return await self._first_event(subject_of(ref), time)
 
         events = await asyncio.gather(*map(first, refs))
-        known = {ref: _before(event, time) for ref, event in zip(refs, events, strict=True)}
+        states = {ref: _before(event, time) for ref, event in zip(refs, events, strict=True)}
         unknown = {
             ref: event
             for ref, event in zip(refs, events, strict=True)
-            if event is not None and known[ref].existence is Existence.UNKNOWN
+            if event is not None and states[ref].existence is Existence.UNKNOWN
         }
-        return known | await self._recorded(unknown)
+        return states | await self._recorded(unknown)
 
     async def _first_event(self, subject: str, time: datetime) -> StoredEvent | None:
         """The first valid event after a time."""
         start: datetime | int = time
         for most in (1, _MOST_MALFORMED):
             async for page in read_messages(self._bus, STREAM, subject, start=start, most=most):
-                found = next(filter(None, map(read_event, page)), None)
-                if found is not None:
-                    return found
+                event = next(filter(None, map(read_event, page)), None)
+                if event is not None:
+                    return event
                 start = page[-1].sequence + 1
         return None
 
@@ -234,11 +238,11 @@ class PastStates:
         self, changes: Mapping[ObjectRef, StoredEvent]
     ) -> dict[ObjectRef, PastState]:
         """The states that were recorded when these changes were applied."""
-        found: dict[ObjectRef, PastState] = {}
+        states: dict[ObjectRef, PastState] = {}
         try:
             messages = await last_messages(self._bus, PRIOR_STREAM, list(map(prior_of, changes)))
         except NoStream:  # the projector has not created it yet
-            return found
+            return states
         for message in messages:
             prior = decode_prior_state(message.body)
             if prior is None:
@@ -247,8 +251,8 @@ class PastStates:
                 prior.cluster, f"{prior.group}/{prior.resource}", prior.namespace, prior.name
             )
             if ref in changes and _precedes(prior, changes[ref].event):
-                found[ref] = PastState(Existence.PRESENT, prior.object)
-        return found
+                states[ref] = PastState(Existence.PRESENT, prior.object)
+        return states
 
 
 def prior_of(ref: ObjectRef) -> str:
@@ -279,17 +283,21 @@ def _late(events: Sequence[StoredEvent]) -> list[StoredEvent]:
     verb, and hides a newer one.
     """
     return [
-        one
-        for one in events
-        if any(each.sequence < one.sequence and order_of(each) > order_of(one) for each in events)
+        event
+        for event in events
+        if any(
+            each.sequence < event.sequence and order_of(each) > order_of(event) for each in events
+        )
     ]
 
 
 def created_at(body: bytes) -> datetime | None:
     """The creation time of an object, in whole seconds; None if it is unknown."""
     try:
-        found = _created.decode(body).metadata.creation_timestamp
-        return found.astimezone(UTC) if found is not None and found.tzinfo is not None else None
+        created = _created.decode(body).metadata.creation_timestamp
+        return (
+            created.astimezone(UTC) if created is not None and created.tzinfo is not None else None
+        )
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError):
         return None
 

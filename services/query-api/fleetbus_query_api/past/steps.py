@@ -36,14 +36,14 @@ class Step:
             sizes: the bytes of a state that is known, today's or the last one.
         """
         step: list[T] = []
-        held = 0
-        for one in members:
-            size = sizes.get(one, 0)
-            if step and (len(step) >= self.size or held + size > STEP_BYTES):
+        step_bytes = 0
+        for member in members:
+            size = sizes.get(member, 0)
+            if step and (len(step) >= self.size or step_bytes + size > STEP_BYTES):
                 yield step
-                step, held = [], 0
-            step.append(one)
-            held += size
+                step, step_bytes = [], 0
+            step.append(member)
+            step_bytes += size
         if step:
             yield step
 
@@ -52,7 +52,7 @@ class Step:
 
         Objects of one type in one cluster come one after another, and are of similar sizes.
         """
-        read = sum(len(one.body) for one in states.values())
+        read = sum(len(state.body) for state in states.values())
         if read > _LARGE_BYTES:
             self.size = max(1, self.size * _LARGE_BYTES // read)
         elif read < STEP_BYTES:

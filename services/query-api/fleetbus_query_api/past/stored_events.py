@@ -27,12 +27,12 @@ class StoredEvent:
 def read_event(message: StoredMessage) -> StoredEvent | None:
     """The event of a message; None if it is invalid, and so was never applied."""
     try:
-        found = admit(message.subject, message.headers, message.body, now_ms=now_ms())
+        event = admit(message.subject, message.headers, message.body, now_ms=now_ms())
     except MalformedMessage:
         return None
-    if not isinstance(found, Event):
+    if not isinstance(event, Event):
         return None
-    return StoredEvent(found, message.sequence, message.stored_at)
+    return StoredEvent(event, message.sequence, message.stored_at)
 
 
 def subject_of(ref: ObjectRef) -> str:

@@ -61,8 +61,8 @@ class Window:
         begins = f"{rfc3339(at, timespec='seconds')} is before the first event that is left"
         begins += f", of {rfc3339(self.start, timespec='seconds')}"
         if at < self.created:
-            made = rfc3339(self.created, timespec="seconds")
-            raise OutsideWindow(f"{begins}: the stream was created at {made}, empty")
+            created = rfc3339(self.created, timespec="seconds")
+            raise OutsideWindow(f"{begins}: the stream was created at {created}, empty")
         raise OutsideWindow(f"{begins}: older ones were dropped by the limits of the stream")
 
 

@@ -16,7 +16,16 @@ def right_to_get(
     time of an answer must not tell what there is (rule A2).
     """
     group = group or CORE
-    known = next((one for one in fleet.resources if (one.group, one.kind) == (group, kind)), None)
-    if known is None:
+    resource = next(
+        (
+            resource
+            for resource in fleet.resources
+            if (resource.group, resource.kind) == (group, kind)
+        ),
+        None,
+    )
+    if resource is None:
         return None, Right("get", group, f"{kind.lower()}s", namespace, name)
-    return known, Right("get", group, known.plural, namespace if known.namespaced else "", name)
+    return resource, Right(
+        "get", group, resource.plural, namespace if resource.namespaced else "", name
+    )

@@ -101,16 +101,16 @@ class Relations:
             InvalidName: the resource name is malformed.
             NotFoundProblem: no such object, or the user may not get it.
         """
-        entry, known, freshness = await self._find(user, path)
+        entry, resource, freshness = await self._find(user, path)
         fleet = await self._catalog.fleet()
         items: list[dict[str, Any]] = []
-        queue = list(references_of(entry, known, 1))
-        seen: set[tuple[str, str]] = set()
+        queue = list(references_of(entry, resource, 1))
+        visited: set[tuple[str, str]] = set()
         while queue and len(items) < _MAX_OWNERS:
             reference = queue.pop(0)
-            if (reference.cluster, reference.uid) in seen:
+            if (reference.cluster, reference.uid) in visited:
                 continue
-            seen.add((reference.cluster, reference.uid))
+            visited.add((reference.cluster, reference.uid))
             of, owner = await self._read(user, fleet, reference)
             items.append(_render_owner(reference, of if owner else None))
             if owner is not None and of is not None and reference.depth < _MAX_DEPTH:
@@ -120,44 +120,46 @@ class Relations:
     async def _find(
         self, user: User, path: ObjectPath
     ) -> tuple[Entry, KnownResource, dict[str, Any]]:
-        wanted = Selection(
+        selection = Selection(
             verb="get",
             resource=path.resource,
             clusters=[path.cluster],
             namespace=path.namespace,
             name=path.name,
         )
-        readable = await self._listing.find(user, wanted)
+        readable = await self._listing.find(user, selection)
         freshness = render_freshness(await self._listing.freshness(readable, path.namespace))
         entry = None
         if members_of(readable):
             entry = await self._reader.get(
-                path.cluster, readable.known.key, path.namespace, path.name
+                path.cluster, readable.resource.key, path.namespace, path.name
             )
         if entry is None:
             raise NotFoundProblem("the snapshot has no such object", **freshness)
-        return entry, readable.known, freshness
+        return entry, readable.resource, freshness
 
     async def _read(
         self, user: User, fleet: KnownFleet, reference: _Reference
     ) -> tuple[KnownResource | None, Entry | None]:
         """The owner that a reference means, if it exists and the user may get it."""
-        known, right = right_to_get(
+        resource, right = right_to_get(
             fleet, reference.group, reference.kind, reference.namespace, reference.name
         )
         at = [reference.cluster]
         allowed = await authorise_where_decided(self._access, user, right, at)
-        if known is None or not allowed or reference.cluster not in fleet.clusters:
-            return known, None
+        if resource is None or not allowed or reference.cluster not in fleet.clusters:
+            return resource, None
         entry = await self._reader.get(
-            reference.cluster, known.key, right.namespace, reference.name
+            reference.cluster, resource.key, right.namespace, reference.name
         )
-        known = fleet.within(known, allowed) or known  # not as other clusters have it (rule A2)
-        return known, entry if entry is not None and entry.uid == reference.uid else None
+        resource = (
+            fleet.within(resource, allowed) or resource
+        )  # not as other clusters have it (rule A2)
+        return resource, entry if entry is not None and entry.uid == reference.uid else None
 
     # --- children ---------------------------------------------------------------------------------
 
-    async def children(self, user: User, path: ObjectPath, asked: ChildrenParameters) -> bytes:
+    async def children(self, user: User, path: ObjectPath, parameters: ChildrenParameters) -> bytes:
         """List what an object owns, by ownerReference or by the mark of fleetbus.
 
         Raises:
@@ -170,17 +172,17 @@ class Relations:
         inside = await self._types.find(user, path.namespace) if path.namespace else anywhere
         freshness = await self._types.freshness(user, inside, named=())
         items: list[dict[str, Any]] = []
-        seen, level, has_more = {entry.uid}, [entry.uid], False
-        for depth in range(1, asked.depth + 1):
+        visited, level, has_more = {entry.uid}, [entry.uid], False
+        for depth in range(1, parameters.depth + 1):
             following: list[str] = []
             for uid in level:
                 for item in await self._owned(uid, path.namespace, anywhere, inside):
-                    if item["uid"] in seen:
+                    if item["uid"] in visited:
                         continue
-                    if len(items) >= asked.limit:
+                    if len(items) >= parameters.limit:
                         has_more = True
                         break
-                    seen.add(item["uid"])
+                    visited.add(item["uid"])
                     following.append(item["uid"])
                     items.append({**item, "ownerUid": uid, "depth": depth})
             level = following
@@ -202,11 +204,11 @@ class Relations:
                 and split_object_key(member[2].decode())[0] == namespace
             )
         ]
-        found = await self._reader.lookups.describe(readable)
-        return [render_found(one, inside) for one in found]
+        children = await self._reader.lookups.describe(readable)
+        return [render_found(child, inside) for child in children]
 
 
-def references_of(entry: Entry, known: KnownResource, depth: int) -> Iterator[_Reference]:
+def references_of(entry: Entry, resource: KnownResource, depth: int) -> Iterator[_Reference]:
     """The owners that an object names: in its own cluster, and by the mark in any."""
     try:
         tree = _map_of(decode(body_of(entry)))
@@ -215,15 +217,15 @@ def references_of(entry: Entry, known: KnownResource, depth: int) -> Iterator[_R
     metadata = _map_of(tree.get("metadata"))
     listed: Any = metadata.get("ownerReferences")
     for raw in cast("Sequence[Any]", listed if isinstance(listed, list) else ()):
-        if one := _map_of(raw):
+        if reference := _map_of(raw):
             yield _Reference(
                 cluster=entry.cluster,
-                api_version=str(one.get("apiVersion", "")),
-                kind=str(one.get("kind", "")),
-                namespace=entry.namespace if known.namespaced else "",
-                name=str(one.get("name", "")),
-                uid=str(one.get("uid", "")),
-                controller=one.get("controller") is True,
+                api_version=str(reference.get("apiVersion", "")),
+                kind=str(reference.get("kind", "")),
+                namespace=entry.namespace if resource.namespaced else "",
+                name=str(reference.get("name", "")),
+                uid=str(reference.get("uid", "")),
+                controller=reference.get("controller") is True,
                 depth=depth,
             )
     try:
@@ -247,9 +249,9 @@ def _map_of(value: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _render_owner(reference: _Reference, known: KnownResource | None) -> dict[str, Any]:
+def _render_owner(reference: _Reference, resource: KnownResource | None) -> dict[str, Any]:
     namespace = reference.namespace
-    if known is not None and not known.namespaced:
+    if resource is not None and not resource.namespaced:
         reference = replace(reference, namespace="")
         namespace = ""
     return {
@@ -261,6 +263,6 @@ def _render_owner(reference: _Reference, known: KnownResource | None) -> dict[st
         "uid": reference.uid,
         "controller": reference.controller,
         "depth": reference.depth,
-        "found": known is not None,
-        "resource": None if known is None else describe_resource(known),
+        "found": resource is not None,
+        "resource": None if resource is None else describe_resource(resource),
     }

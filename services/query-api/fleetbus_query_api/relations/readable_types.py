@@ -27,13 +27,13 @@ class ReadableTypes:
 
     Attributes:
         clusters: by resource key.
-        asked: the clusters.
+        candidates: the clusters.
         undecided: those that did not decide about some resource.
     """
 
     fleet: KnownFleet
     clusters: Mapping[str, Collection[str]]
-    asked: Sequence[str]
+    candidates: Sequence[str]
     undecided: Collection[str] = ()
 
     @property
@@ -48,8 +48,8 @@ class ReadableTypes:
 
     def known(self, key: str) -> KnownResource:
         """The resource of a key, as the clusters have it in which the user may list it (A2)."""
-        known = self.fleet.get(key)
-        return self.fleet.within(known, self.clusters.get(key, ())) or known
+        resource = self.fleet.get(key)
+        return self.fleet.within(resource, self.clusters.get(key, ())) or resource
 
 
 class TypeReader:
@@ -86,26 +86,30 @@ class TypeReader:
             TooManyRequestsProblem: it takes too many reviews.
         """
         fleet = await self._catalog.fleet()
-        asked = sorted(set(clusters)) or sorted(fleet.clusters)
-        wanted = [known for known in fleet.resources if _is_of(known, kind.lower())]
-        if not wanted:  # the time of a review must not be missing
-            await self._access.authorise(user, Right("list", CORE, kind.lower(), namespace), asked)
+        candidates = sorted(set(clusters)) or sorted(fleet.clusters)
+        resources = [resource for resource in fleet.resources if _is_of(resource, kind.lower())]
+        if not resources:  # the time of a review must not be missing
+            await self._access.authorise(
+                user, Right("list", CORE, kind.lower(), namespace), candidates
+            )
         allowed = await asyncio.gather(
             *(
                 authorise_where_decided(
                     self._access,
                     user,
-                    Right("list", known.group, known.plural, namespace),
-                    asked,
+                    Right("list", resource.group, resource.plural, namespace),
+                    candidates,
                 )
-                for known in wanted
+                for resource in resources
             )
         )
-        found = {known.key: names for known, names in zip(wanted, allowed, strict=True) if names}
+        by_key = {
+            resource.key: names for resource, names in zip(resources, allowed, strict=True) if names
+        }
         undecided = frozenset[str]().union(*(names.undecided for names in allowed))
-        if undecided and not found:
+        if undecided and not by_key:
             raise UndecidedProblem(undecided)
-        return ReadableTypes(fleet, found, asked, undecided)
+        return ReadableTypes(fleet, by_key, candidates, undecided)
 
     def require(self, readable: ReadableTypes, kind: str, namespace: str) -> None:
         """Refuse a type that no cluster has, or that the user may list in none (rule A2).
@@ -135,22 +139,22 @@ class TypeReader:
         for cluster, key in readable.places:
             keys.setdefault(cluster, set()).add(key)
         parts = {
-            name: [record for record in held if record.key in keys[name]]
-            async for name, held in self._reader.resource_records([*keys])
+            name: [record for record in resource_records if record.key in keys[name]]
+            async for name, resource_records in self._reader.resource_records([*keys])
         }
-        found = {
+        states = {
             name: cluster_freshness(records[name], resources, now)
             for name, resources in parts.items()
             if name in records
         }
-        left_out = [name for name in readable.asked if name not in found]
+        left_out = [name for name in readable.candidates if name not in states]
         if left_out and not named:
             visible = await self._access.authorise(user, Right("list"), left_out)
             left_out = [name for name in left_out if name in visible]
-        found |= dict.fromkeys(left_out, UNREADABLE)
-        found |= dict.fromkeys(readable.undecided, UNDECIDED)
-        return dict(sorted(found.items()))
+        states |= dict.fromkeys(left_out, UNREADABLE)
+        states |= dict.fromkeys(readable.undecided, UNDECIDED)
+        return dict(sorted(states.items()))
 
 
-def _is_of(known: KnownResource, kind: str) -> bool:
-    return not kind or known.is_named(kind)
+def _is_of(resource: KnownResource, kind: str) -> bool:
+    return not kind or resource.is_named(kind)

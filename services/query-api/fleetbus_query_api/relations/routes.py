@@ -48,10 +48,10 @@ def relations_router(
 
     @router.get("/where", responses=describe_answers(WhereModel))
     async def find_name(
-        request: Request, user: RequestUser, asked: Annotated[WhereParameters, Query()]
+        request: Request, user: RequestUser, parameters: Annotated[WhereParameters, Query()]
     ) -> Response:
         """Find the objects of a name, of all kinds and in all clusters."""
-        return await while_connected(request, where.find(user, asked))
+        return await while_connected(request, where.find(user, parameters))
 
     @router.get(
         "/owners/{cluster}/{resource:path}/{namespace}/{name}",
@@ -81,11 +81,11 @@ def relations_router(
         namespace: _Namespace,
         name: str,
         user: RequestUser,
-        asked: Annotated[ChildrenParameters, Query()],
+        parameters: Annotated[ChildrenParameters, Query()],
     ) -> Response:
         """List what an object owns, also in other clusters."""
         path = _path(cluster, resource, namespace, name)
-        return await while_connected(request, relations.children(user, path, asked))
+        return await while_connected(request, relations.children(user, path, parameters))
 
     return router
 

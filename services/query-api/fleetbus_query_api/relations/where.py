@@ -27,34 +27,36 @@ class Where:
         self._reader = reader
         self._types = types
 
-    async def find(self, user: User, asked: WhereParameters) -> bytes:
+    async def find(self, user: User, parameters: WhereParameters) -> bytes:
         """Find the objects of a name that the user may list.
 
         Raises: as `TypeReader.find`.
         """
-        namespace = "" if asked.namespace == "-" else asked.namespace
-        readable = await self._types.find(user, namespace, kind=asked.kind, clusters=asked.cluster)
+        namespace = "" if parameters.namespace == "-" else parameters.namespace
+        readable = await self._types.find(
+            user, namespace, kind=parameters.kind, clusters=parameters.cluster
+        )
         # Freshness first: what is read after it is at least as fresh as it says (rule A4).
-        freshness = await self._types.freshness(user, readable, named=asked.cluster)
-        found = await self._reader.lookups.find_name(
-            readable.places, asked.name, namespace if asked.namespace else None
+        freshness = await self._types.freshness(user, readable, named=parameters.cluster)
+        objects = await self._reader.lookups.find_name(
+            readable.places, parameters.name, namespace if parameters.namespace else None
         )
         return msgspec.json.encode(
             {
-                "items": [render_found(one, readable) for one in found[: asked.limit]],
-                "remaining": max(len(found) - asked.limit, 0),
+                "items": [render_found(obj, readable) for obj in objects[: parameters.limit]],
+                "remaining": max(len(objects) - parameters.limit, 0),
                 **render_freshness(freshness),
             }
         )
 
 
-def render_found(found: FoundObject, readable: ReadableTypes) -> dict[str, Any]:
+def render_found(obj: FoundObject, readable: ReadableTypes) -> dict[str, Any]:
     """Where an object is."""
     return {
-        "cluster": found.cluster,
-        "resource": describe_resource(readable.known(found.resource)),
-        "namespace": found.namespace,
-        "name": found.name,
-        "uid": found.uid,
-        "resourceVersion": found.resource_version,
+        "cluster": obj.cluster,
+        "resource": describe_resource(readable.known(obj.resource)),
+        "namespace": obj.namespace,
+        "name": obj.name,
+        "uid": obj.uid,
+        "resourceVersion": obj.resource_version,
     }

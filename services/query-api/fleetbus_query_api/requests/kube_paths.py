@@ -60,8 +60,8 @@ class ResourcePath:
     def details(self) -> dict[str, str]:
         """The details of a Status about it."""
         group = "" if self.group == CORE else self.group
-        found = {"name": self.name, "group": group, "kind": self.plural}
-        return {key: value for key, value in found.items() if value}
+        fields = {"name": self.name, "group": group, "kind": self.plural}
+        return {key: value for key, value in fields.items() if value}
 
 
 def parse_path(path: str) -> ResourcePath | None:
@@ -78,13 +78,13 @@ def parse_path(path: str) -> ResourcePath | None:
             return None
 
 
-def _parse_rest(group: str, version: str, rest: list[str]) -> ResourcePath | None:
+def _parse_rest(group: str, version: str, segments: list[str]) -> ResourcePath | None:
     """Parse what follows the group version."""
     namespace = ""
-    is_of_namespace = len(rest) == 3 and rest[2] in _OF_NAMESPACES  # noqa: PLR2004 -- its form
-    if len(rest) > 2 and rest[0] == _NAMESPACES and not is_of_namespace:  # noqa: PLR2004 -- as above
-        namespace, rest = rest[1], rest[2:]
-    match rest:
+    is_of_namespace = len(segments) == 3 and segments[2] in _OF_NAMESPACES  # noqa: PLR2004 -- its form
+    if len(segments) > 2 and segments[0] == _NAMESPACES and not is_of_namespace:  # noqa: PLR2004 -- as above
+        namespace, segments = segments[1], segments[2:]
+    match segments:
         case [plural]:
             return ResourcePath(group, version, plural, namespace)
         case [plural, name]:

@@ -39,5 +39,5 @@ def _asks_for_watch(scope: Scope) -> bool:
     query: bytes = scope.get("query_string", b"")
     if b"watch" not in query:
         return False
-    found = parse_qs(query.decode("latin-1"), keep_blank_values=True).get("watch", ["false"])
-    return found[-1].lower() not in _FALSE
+    values = parse_qs(query.decode("latin-1"), keep_blank_values=True).get("watch", ["false"])
+    return values[-1].lower() not in _FALSE

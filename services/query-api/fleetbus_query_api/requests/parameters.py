@@ -32,7 +32,7 @@ def _split(value: object) -> object:
     if not isinstance(value, list):
         return value
     parts = cast("list[object]", value)
-    return [name for part in parts for name in str(part).split(",") if name]
+    return [name for item in parts for name in str(item).split(",") if name]
 
 
 Names = Annotated[list[str], BeforeValidator(_split)]

@@ -29,8 +29,8 @@ class User:
     def to_review(self) -> dict[str, Any]:
         """The fields of a SubjectAccessReview that name the user."""
         extra = {key: list(values) for key, values in self.extra}
-        found = {"user": self.name, "uid": self.uid, "groups": list(self.groups), "extra": extra}
-        return {key: value for key, value in found.items() if value}
+        fields = {"user": self.name, "uid": self.uid, "groups": list(self.groups), "extra": extra}
+        return {key: value for key, value in fields.items() if value}
 
 
 ANYONE: Final = User("")

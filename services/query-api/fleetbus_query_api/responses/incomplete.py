@@ -19,9 +19,9 @@ _MAX_BYTES: Final = 6000
 def incomplete_header(freshness: Mapping[str, Freshness]) -> dict[str, str]:
     """The header that names incomplete clusters; empty if there are none."""
     marks = [
-        _incomplete_item(name, known)
-        for name, known in sorted(freshness.items())
-        if not known.is_complete
+        _incomplete_item(name, state)
+        for name, state in sorted(freshness.items())
+        if not state.is_complete
     ]
     return {INCOMPLETE_HEADER: _join(marks)} if marks else {}
 
@@ -35,9 +35,9 @@ def _join(marks: list[str]) -> str:
     return ", ".join(marks)
 
 
-def _incomplete_item(name: str, known: Freshness) -> str:
-    age = "" if known.age is None else f";age={known.age.total_seconds():.0f}"
-    return f"{quote(name)}{age};reason={quote(known.reason[:200])}"
+def _incomplete_item(name: str, freshness: Freshness) -> str:
+    age = "" if freshness.age is None else f";age={freshness.age.total_seconds():.0f}"
+    return f"{quote(name)}{age};reason={quote(freshness.reason[:200])}"
 
 
 def quote(text: str) -> str:

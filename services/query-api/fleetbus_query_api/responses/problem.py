@@ -226,8 +226,8 @@ def _translate(error: Exception) -> Problem:
         return BadRequestProblem(_first_fault(error))
     if isinstance(error, redis.exceptions.RedisError):
         is_foreign = isinstance(error, ForeignKeyError)
-        what = "has keys of another program; the log names them" if is_foreign else ""
-        return UnavailableProblem(f"the snapshot's store {what or 'does not answer'}")
+        problem = "has keys of another program; the log names them" if is_foreign else ""
+        return UnavailableProblem(f"the snapshot's store {problem or 'does not answer'}")
     for kinds, meaning in _MEANINGS:
         if isinstance(error, kinds):
             return meaning(str(error))
@@ -236,7 +236,7 @@ def _translate(error: Exception) -> Problem:
 
 def _first_fault(error: RequestValidationError) -> str:
     fault = cast("dict[str, Any]", error.errors()[0])
-    name = ".".join(str(part) for part in fault["loc"][1:])
+    name = ".".join(str(segment) for segment in fault["loc"][1:])
     if fault["type"] == "extra_forbidden":
         return f"unknown query parameter {name[:80]!r}"
     return f"query parameter {name}: {fault['msg']}"

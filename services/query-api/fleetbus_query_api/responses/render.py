@@ -50,18 +50,18 @@ class SlicedResponse(Response):
 
 def join_slices(parts: Iterable[bytes]) -> Iterator[bytes]:
     """Join parts up to about `SLICE` bytes, and cut longer ones."""
-    held: list[bytes] = []
+    pending: list[bytes] = []
     size = 0
-    for part in parts:
-        rest = memoryview(part)
-        while size + len(rest) > SLICE:
-            now, rest = rest[: SLICE - size], rest[SLICE - size :]
-            yield b"".join((*held, now))
-            held, size = [], 0
-        held.append(part if len(rest) == len(part) else bytes(rest))
-        size += len(rest)
+    for item in parts:
+        view = memoryview(item)
+        while size + len(view) > SLICE:
+            now, view = view[: SLICE - size], view[SLICE - size :]
+            yield b"".join((*pending, now))
+            pending, size = [], 0
+        pending.append(item if len(view) == len(item) else bytes(view))
+        size += len(view)
     if size:
-        yield b"".join(held)
+        yield b"".join(pending)
 
 
 def json_response(
@@ -108,7 +108,7 @@ def _render_parts(entry: Entry, head: bytes) -> tuple[bytes, ...]:
     if body := body_of(entry):
         mark = b',"degraded":' + msgspec.json.encode(entry.degraded) if entry.degraded else b""
         return (head, b',"object":', body, mark, b"}")
-    known = {
+    fields = {
         "object": None,
         "namespace": entry.namespace,
         "name": entry.name,
@@ -116,32 +116,32 @@ def _render_parts(entry: Entry, head: bytes) -> tuple[bytes, ...]:
         "resourceVersion": entry.resource_version,
         "degraded": entry.degraded or "absent",
     }
-    return (head, b",", msgspec.json.encode(known)[1:])
+    return (head, b",", msgspec.json.encode(fields)[1:])
 
 
-def render_list(items: Iterable[bytes], rest: Mapping[str, Any]) -> list[bytes]:
+def render_list(items: Iterable[bytes], members: Mapping[str, Any]) -> list[bytes]:
     """Render `{"items": […], …rest}` in parts; the items have their commas."""
-    return [b'{"items":[', *items, b"],", msgspec.json.encode(rest)[1:]]
+    return [b'{"items":[', *items, b"],", msgspec.json.encode(members)[1:]]
 
 
-def render_one(item: bytes, rest: Mapping[str, Any]) -> bytes:
+def render_one(item: bytes, members: Mapping[str, Any]) -> bytes:
     """Render an item with more members."""
-    return b"%b,%b" % (item[:-1], msgspec.json.encode(rest)[1:])
+    return b"%b,%b" % (item[:-1], msgspec.json.encode(members)[1:])
 
 
 def render_freshness(freshness: Mapping[str, Freshness]) -> dict[str, Any]:
     """Render the freshness of each cluster, and the names of the incomplete ones (rule A4)."""
     return {
-        "freshness": {name: render_one_freshness(known) for name, known in freshness.items()},
-        "incomplete": [name for name, known in freshness.items() if not known.is_complete],
+        "freshness": {name: render_one_freshness(state) for name, state in freshness.items()},
+        "incomplete": [name for name, state in freshness.items() if not state.is_complete],
     }
 
 
-def render_one_freshness(known: Freshness) -> dict[str, Any]:
+def render_one_freshness(freshness: Freshness) -> dict[str, Any]:
     """Render the freshness of one cluster."""
     return {
-        "state": known.state,
-        "complete": known.is_complete,
-        "ageSeconds": None if known.age is None else round(known.age.total_seconds(), 1),
-        "reason": known.reason,
+        "state": freshness.state,
+        "complete": freshness.is_complete,
+        "ageSeconds": None if freshness.age is None else round(freshness.age.total_seconds(), 1),
+        "reason": freshness.reason,
     }

@@ -51,9 +51,9 @@ def render_status(
         headers: of the answer; a `Retry-After` is also a detail, where clients look for it.
         details: name, group and kind of what the error is about.
     """
-    found = dict(details or {})
+    fields = dict(details or {})
     if wait := headers.get("Retry-After"):
-        found["retryAfterSeconds"] = int(wait)
+        fields["retryAfterSeconds"] = int(wait)
     return msgspec.json.encode(
         {
             "kind": "Status",
@@ -62,7 +62,7 @@ def render_status(
             "status": "Failure",
             "message": message,
             "reason": _REASONS.get(code, "Unknown"),
-            "details": found,
+            "details": fields,
             "code": code,
         }
     )

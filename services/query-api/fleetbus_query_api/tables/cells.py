@@ -18,8 +18,8 @@ def at(*path: str, default: str = "") -> Callable[[Tree], str]:
     """A cell with the value at a path; the default where there is none, not where it is empty."""
 
     def cell(tree: Tree) -> str:
-        found = look(tree, *path)
-        return default if found is None else str(found)
+        value = look(tree, *path)
+        return default if value is None else str(value)
 
     return cell
 
@@ -43,8 +43,8 @@ def truth(*path: str, default: bool = False) -> Callable[[Tree], Cell]:
     """A cell with the truth value at a path."""
 
     def cell(tree: Tree) -> Cell:
-        found = look(tree, *path)
-        return found if isinstance(found, bool) else default
+        value = look(tree, *path)
+        return value if isinstance(value, bool) else default
 
     return cell
 
@@ -61,10 +61,10 @@ def length(value: object) -> int:
 
 def strings(tree: object, *path: str) -> list[str]:
     """The strings in the list at a path."""
-    found = look(tree, *path)
+    elements = look(tree, *path)
     return (
-        [one for one in cast("list[object]", found) if isinstance(one, str)]
-        if isinstance(found, list)
+        [element for element in cast("list[object]", elements) if isinstance(element, str)]
+        if isinstance(elements, list)
         else []
     )
 
@@ -77,23 +77,23 @@ def some(items: Sequence[str], total: int | None = None) -> str:
         total: how many there are; by default as many as items.
     """
     total = len(items) if total is None else total
-    shown = ",".join(items[:SHOWN])
-    return f"{shown} + {total - SHOWN} more..." if total > SHOWN else shown
+    first = ",".join(items[:SHOWN])
+    return f"{first} + {total - SHOWN} more..." if total > SHOWN else first
 
 
 def is_true(tree: object, *path: str, kind: str) -> bool:
     """Whether the first condition of a type, in the list at a path, is true."""
-    found = (c for c in many(tree, *path) if c.get("type") == kind)
-    return next((c.get("status") == "True" for c in found), False)
+    conditions = (c for c in many(tree, *path) if c.get("type") == kind)
+    return next((c.get("status") == "True" for c in conditions), False)
 
 
 def selector(*path: str, none: str = NONE, invalid: str = "<error>") -> Callable[[Tree], str]:
     """A cell with the label selector at a path: `app=web,tier in (a,b),!old`."""
 
     def cell(tree: Tree) -> str:
-        found = look(tree, *path)
-        expressions = many(found, "matchExpressions")
-        return (render_selector(found) or none) if all(map(_is_valid, expressions)) else invalid
+        value = look(tree, *path)
+        expressions = many(value, "matchExpressions")
+        return (render_selector(value) or none) if all(map(_is_valid, expressions)) else invalid
 
     return cell
 
@@ -105,28 +105,28 @@ def _is_valid(expression: Tree) -> bool:
     return bool(values) if operator in _SETS else operator in _PRESENCE and not values
 
 
-def render_selector(wanted: object) -> str:
+def render_selector(label_selector: object) -> str:
     """Render a label selector as API servers do, sorted by label."""
     parts: list[tuple[str, str]] = []
-    equal = mapping(wanted, "matchLabels")
+    equal = mapping(label_selector, "matchLabels")
     parts += [(name, f"{name}={value}") for name, value in equal.items()]
-    for expression in many(wanted, "matchExpressions"):
+    for expression in many(label_selector, "matchExpressions"):
         name, operator = text(expression, "key"), text(expression, "operator")
         if operator in _SETS:
             values = ",".join(sorted(strings(expression, "values")))
             parts.append((name, f"{name} {_SETS[operator]} ({values})"))
         else:
             parts.append((name, name if operator == "Exists" else f"!{name}"))
-    return ",".join(rendered for _, rendered in sorted(parts, key=lambda part: part[0]))
+    return ",".join(rendered for _, rendered in sorted(parts, key=lambda pair: pair[0]))
 
 
-def template_columns(*path: str, shown: bool = False) -> Sequence[Column]:
+def template_columns(*path: str, by_default: bool = False) -> Sequence[Column]:
     """The columns with the names and images of the containers at a path."""
 
     def joined(field: str) -> Callable[[Tree], str]:
-        return lambda tree: ",".join(text(one, field) for one in many(tree, *path))
+        return lambda tree: ",".join(text(container, field) for container in many(tree, *path))
 
-    make = column if shown else wide
+    make = column if by_default else wide
     return (make("Containers", joined("name")), make("Images", joined("image")))
 
 

@@ -17,22 +17,24 @@ _PLAIN: Final = (NAME, CREATED_AT)
 _CUSTOM: Final = (NAME, replace(AGE, type="date"))
 
 
-def columns_of(known: KnownResource, clusters: Collection[str] | None = None) -> Sequence[Column]:
+def columns_of(
+    resource: KnownResource, clusters: Collection[str] | None = None
+) -> Sequence[Column]:
     """Return the columns of a resource as an API server's Table has them, wide ones too.
 
     CLUSTER and NAMESPACE are not among them: clients add what they need.
 
     Args:
-        known: the resource.
+        resource: the resource.
         clusters: those of the answer; clusters may define a custom resource differently, and then
             the definition that most of these have is taken. None for all that have it.
     """
-    found = BUILTIN.get(known.key)
-    if found is not None:
-        return found
-    if is_built_in(known.group):
+    columns = BUILTIN.get(resource.key)
+    if columns is not None:
+        return columns
+    if is_built_in(resource.group):
         return _PLAIN
-    declared = known.most_common(lambda definition: tuple(definition.columns), clusters)
+    declared = resource.most_common(lambda definition: tuple(definition.columns), clusters)
     return custom_columns(declared) if declared else _CUSTOM
 
 

@@ -32,14 +32,14 @@ class CellCosts:
     def cells(self, columns: Sequence[Column], tree: Tree) -> list[Cell]:
         """The cells of an object; costly ones say so, and long ones are cut."""
         steps, characters = min(ROW_STEPS, self._table), ROW_CHARACTERS
-        found: list[Cell] = []
+        rendered: list[Cell] = []
         for column in columns:
             budget = PathBudget(max(CELL_STEPS, steps))
             cell = column.render(tree, budget)
             if isinstance(cell, str):
                 cell = cell[: min(LONGEST_CELL, characters)]
                 characters -= len(cell)
-            found.append(cell)
+            rendered.append(cell)
             steps -= budget.spent
             self._table -= budget.spent
-        return found
+        return rendered

@@ -64,7 +64,9 @@ class TableListing:
         self._listing = listing
         self._slices = slices
 
-    async def list(self, user: User, resource: str, asked: ListParameters) -> StreamingResponse:
+    async def list(
+        self, user: User, resource: str, parameters: ListParameters
+    ) -> StreamingResponse:
         """Stream the objects of a resource as rows.
 
         Raises:
@@ -76,40 +78,47 @@ class TableListing:
             NotFoundProblem: no cluster has this resource, or the user may list it in none.
             HistoryError, BusError, UnavailableProblem: as `ObjectListing.source`.
         """
-        if asked.fields:
+        if parameters.fields:
             raise BadRequestProblem("a table has the columns of kubectl: leave `fields` out")
-        sort = parse_sort(asked.sort)
-        fields = FieldSelector.parse(asked.field_selector)
-        labels = LabelSelector.parse(asked.label_selector)
+        sort = parse_sort(parameters.sort)
+        fields = FieldSelector.parse(parameters.field_selector)
+        labels = LabelSelector.parse(parameters.label_selector)
         require_few("fieldSelector", len(fields.requirements))
         require_few("labelSelector", len(labels.requirements))
-        wanted = Selection(
-            verb="list", resource=resource, clusters=asked.cluster, namespace=asked.namespace
+        selection = Selection(
+            verb="list",
+            resource=resource,
+            clusters=parameters.cluster,
+            namespace=parameters.namespace,
         )
-        readable = await self._listing.find(user, wanted)
-        known = readable.known
+        readable = await self._listing.find(user, selection)
+        known_resource = readable.resource
         # Freshness first: rows read after it are at least as fresh as it says (rule A4).
-        freshness = await self._listing.freshness(readable, asked.namespace)
+        freshness = await self._listing.freshness(readable, parameters.namespace)
         members = members_of(readable)
-        columns = [c for c in columns_of(known, members) if asked.wide or not c.priority]
+        columns = [
+            c for c in columns_of(known_resource, members) if parameters.wide or not c.priority
+        ]
         query = ListQuery(
             clusters=members,
-            resource=known.key,
-            namespace=asked.namespace or None,
-            name=asked.name or None,
+            resource=known_resource.key,
+            namespace=parameters.namespace or None,
+            name=parameters.name or None,
             labels=labels or None,
             limit=_PAGE,
-            continue_token=asked.continue_token,
+            continue_token=parameters.continue_token,
             count=False,
         )
-        rows = _Rows(columns, is_namespaced=known.namespaced, show_labels=asked.show_labels)
-        limit = asked.limit if "limit" in asked.model_fields_set else None
-        pages = await self._listing.source(asked.as_of)
-        chosen = _Selected(pages, query, translate_fields(known.key, fields), sort, limit)
+        rows = _Rows(
+            columns, is_namespaced=known_resource.namespaced, show_labels=parameters.show_labels
+        )
+        limit = parameters.limit if "limit" in parameters.model_fields_set else None
+        pages = await self._listing.source(parameters.as_of)
+        chosen = _Selected(pages, query, translate_fields(known_resource.key, fields), sort, limit)
         first = await chosen.page(query, 0)  # what is refused is refused before the head
         head = {
             "columns": rows.definitions(),
-            "resource": describe_resource(known),
+            "resource": describe_resource(known_resource),
             **await pages.members(query),
             **render_freshness(freshness),
         }
@@ -120,25 +129,28 @@ class TableListing:
         )
 
     async def _stream(
-        self, head: dict[str, Any], rows: _Rows, chosen: _Selected, found: Found
+        self, head: dict[str, Any], rows: _Rows, chosen: _Selected, result: Found
     ) -> AsyncGenerator[bytes]:
         yield _encode(head) + b"\n"
         undecided: dict[str, int] = {}
         undetermined = Undetermined()
-        version = found.page.counter
+        version = result.page.counter
         while True:
             # One object by its name is a get, which knows of no others.
-            line = rows.lines(found.page.entries if chosen.query.name is None else ())
-            async for lines in self._render(line, found.page.entries):
+            line = rows.lines(result.page.entries if chosen.query.name is None else ())
+            async for lines in self._render(line, result.page.entries):
                 yield lines
-            for cluster, count in found.undecided.items():  # each page counts all that it looked at
+            for (
+                cluster,
+                count,
+            ) in result.undecided.items():  # each page counts all that it looked at
                 undecided[cluster] = max(undecided.get(cluster, 0), count)
-            undetermined.add(found.undetermined)
-            token = found.page.continue_token
+            undetermined.add(result.undetermined)
+            token = result.page.continue_token
             if not token or chosen.limit == rows.count:
                 break
             try:
-                found = await chosen.page(replace(chosen.query, continue_token=token), rows.count)
+                result = await chosen.page(replace(chosen.query, continue_token=token), rows.count)
             except (FleetbusError, RedisError) as e:  # the status is sent already
                 log.warning("table_interrupted", error=str(e))
                 yield _encode({"error": f"interrupted after {rows.count} rows: {e}"}) + b"\n"
@@ -190,11 +202,11 @@ class _Selected:
     sort: Sequence[SortKey]
     limit: int | None
 
-    async def page(self, query: ListQuery, shown: int) -> Found:
+    async def page(self, query: ListQuery, count: int) -> Found:
         """Find a page, after so many rows."""
         # Each page of a selection looks at all objects anew, so that it had better be a large one.
         most = _CHOSEN_PAGE if self.fields or self.sort else _PAGE
-        size = most if self.limit is None else min(self.limit - shown, most)
+        size = most if self.limit is None else min(self.limit - count, most)
         return await self.pages.page(replace(query, limit=size), self.fields, self.sort)
 
 
@@ -220,13 +232,13 @@ class _Rows:
 
     def definitions(self) -> list[dict[str, Any]]:
         """The columns, as in the first line."""
-        found = [Column("Cluster", description="The cluster of the object.")]
+        columns = [Column("Cluster", description="The cluster of the object.")]
         if self._is_namespaced:
-            found.append(Column("Namespace"))
-        found += self._columns
+            columns.append(Column("Namespace"))
+        columns += self._columns
         if self._show_labels:
-            found.append(Column("Labels"))
-        return [each.definition() for each in found]
+            columns.append(Column("Labels"))
+        return [each.definition() for each in columns]
 
     def lines(self, entries: Sequence[Entry]) -> Callable[[Entry], bytes]:
         """Render the entries of a page as JSON lines: strings."""
@@ -265,10 +277,10 @@ def _tree_of(entry: Entry) -> Tree | None:
     """The object; None without a body that can be read."""
     body = body_of(entry)
     try:
-        found = read_tree(body) if body else None
+        tree = read_tree(body) if body else None
     except (ValueError, RecursionError):
         return None
-    return cast("Tree", found) if isinstance(found, dict) else None
+    return cast("Tree", tree) if isinstance(tree, dict) else None
 
 
 def _render(cell: Cell) -> str:

@@ -39,10 +39,10 @@ class Admission:
                 requirements.
         """
         self._require_watch(user)
-        own = self._selectors.get(user, Counter())
-        if selector.weight and selector not in own:
-            self._require_selector(own, selector)
-        self._selectors.setdefault(user, own)[selector] += 1
+        selectors = self._selectors.get(user, Counter())
+        if selector.weight and selector not in selectors:
+            self._require_selector(selectors, selector)
+        self._selectors.setdefault(user, selectors)[selector] += 1
         self._watches[user] += 1
         WATCHES.set(self._watches.total())
         return lambda: self._release(user, selector)
@@ -54,9 +54,9 @@ class Admission:
         if total >= self._settings.watches:
             raise _too_many(f"{total} watches are open")
 
-    def _require_selector(self, own: Counter[Selector], selector: Selector) -> None:
+    def _require_selector(self, selectors: Counter[Selector], selector: Selector) -> None:
         most, total = self._settings.user_watch_requirements, self._settings.watch_requirements
-        if _weigh(own) + selector.weight > most:
+        if _weigh(selectors) + selector.weight > most:
             raise _too_many(
                 f"the selectors of your open watches would have more than {most} requirements;"
                 " watches with an equal selector share one"
@@ -65,10 +65,10 @@ class Admission:
             raise _too_many(f"the selectors of all open watches have {total} requirements")
 
     def _release(self, user: str, selector: Selector) -> None:
-        own = self._selectors[user]
-        own[selector] -= 1
-        if not own[selector]:
-            del own[selector]
+        selectors = self._selectors[user]
+        selectors[selector] -= 1
+        if not selectors[selector]:
+            del selectors[selector]
         self._watches[user] -= 1
         if not self._watches[user]:
             del self._watches[user], self._selectors[user]

@@ -16,15 +16,15 @@ class Listed:
 
     Args:
         clusters: that are listed.
-        known: a version from which the client may resume meanwhile. What is listed gets no later
-            one: who resumes from that would miss events that are held back.
+        known_version: a version from which the client may resume meanwhile. What is listed gets
+            no later one: who resumes from that would miss events that are held back.
     """
 
-    def __init__(self, clusters: Sequence[str], known: int) -> None:
+    def __init__(self, clusters: Sequence[str], known_version: int) -> None:
         self.clusters = clusters
         self.version = 0
         self.late: dict[Key, int] = {}
-        self._known = known
+        self._known = known_version
 
     def begin(self, version: int) -> None:
         """Take the version of a page."""
@@ -79,8 +79,8 @@ class Missed:
             return b""
         selector = self._subscription.selector
         is_match = event.is_live and selector.matches(event)
-        shown = self._shown_before(existed=event.existed)
-        return self._subscription.render(event, shown, is_match=is_match)
+        visibility = self._shown_before(existed=event.existed)
+        return self._subscription.render(event, visibility, is_match=is_match)
 
     def shown(self) -> dict[Key, Shown]:
         """Whether the client knows objects of which an event follows."""

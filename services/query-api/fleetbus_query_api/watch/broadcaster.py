@@ -102,13 +102,13 @@ class _Topic:
         key = event.key
         for matching in self.matching.values():
             matching.update(event)
-        shown = Shown.YES if event.existed else Shown.NO
+        visibility = Shown.YES if event.existed else Shown.NO
         for subscription in tuple(self.subscriptions):
             if not subscription.sees(*key):
                 continue
             try:
                 if subscription.matching is None:
-                    subscription.offer(event, shown, event.is_live)
+                    subscription.offer(event, visibility, event.is_live)
                 else:
                     subscription.offer(event, *subscription.matching.outcome)
             except Exception:  # of one encoder, or one object: the others go on
@@ -117,8 +117,10 @@ class _Topic:
 
     def forget_unseen(self, matching: Matching) -> None:
         """Forget what matches in clusters that nobody has there: their events are not delivered."""
-        users = (one for one in self.subscriptions if one.matching is matching)
-        matching.keep({cluster for one in users for cluster in one.clusters})
+        users = (
+            subscription for subscription in self.subscriptions if subscription.matching is matching
+        )
+        matching.keep({cluster for subscription in users for cluster in subscription.clusters})
 
     def cut(self, change: Change, problem: GoneProblem) -> None:
         """End the watches that have shown objects of a cluster, or one object."""
@@ -405,10 +407,14 @@ class Broadcaster:
 
     def _limit_waiting(self) -> None:
         """Cut those that are furthest behind while too much waits for all of them."""
-        subscriptions = [one for one in self._subscriptions() if one.end_reason is None]
-        total = sum(one.waiting for one in subscriptions)
+        subscriptions = [
+            subscription
+            for subscription in self._subscriptions()
+            if subscription.end_reason is None
+        ]
+        total = sum(subscription.waiting for subscription in subscriptions)
         while total > _MAX_WAITING:
-            slowest = max(subscriptions, key=lambda one: one.waiting)
+            slowest = max(subscriptions, key=lambda subscription: subscription.waiting)
             subscriptions.remove(slowest)
             total -= slowest.waiting
             slowest.end(EndReason.SLOW, GoneProblem("too much was waiting for you: list again"))
@@ -431,7 +437,8 @@ class Broadcaster:
     def _is_seen(self, matching: Matching, cluster: str) -> bool:
         """Whether somebody gets the events of a cluster that keep what matches there current."""
         return any(
-            one.matching is matching and cluster in one.clusters for one in self._subscriptions()
+            subscription.matching is matching and cluster in subscription.clusters
+            for subscription in self._subscriptions()
         )
 
     async def _now(self) -> int:

@@ -117,20 +117,20 @@ def make_bare(key: Key, version: int, *, existed: bool = True, began: int = 0) -
     return Event(version, state, existed=existed, began=began or version)
 
 
-def transitions(shown: Shown, event: Event, *, is_match: bool) -> Iterator[tuple[str, Event]]:
+def transitions(visibility: Shown, event: Event, *, is_match: bool) -> Iterator[tuple[str, Event]]:
     """The events that a client gets, of which one may be a deletion that was skipped.
 
     Args:
-        shown: whether the client knows the object.
+        visibility: whether the client knows the object.
         event: what became of it.
         is_match: whether it is live, and selected.
     """
-    if event.is_other and shown is not Shown.NO and is_match:
+    if event.is_other and visibility is not Shown.NO and is_match:
         yield DELETED, event.predecessor
-        shown = Shown.NO
+        visibility = Shown.NO
     if is_match:
-        yield (MODIFIED if shown is Shown.YES else ADDED), event
-    elif shown is not Shown.NO:
+        yield (MODIFIED if visibility is Shown.YES else ADDED), event
+    elif visibility is not Shown.NO:
         yield DELETED, event
 
 
@@ -191,10 +191,10 @@ class Settler:
 
 def _decode(body: bytes) -> Mapping[str, Any] | None:
     try:
-        found: Any = msgspec.json.decode(body) if body else None
+        tree: Any = msgspec.json.decode(body) if body else None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None  # a number beyond a double: one such object must not end a watch
-    return cast("Mapping[str, Any]", found) if isinstance(found, dict) else None
+    return cast("Mapping[str, Any]", tree) if isinstance(tree, dict) else None
 
 
 def _labels_of(tree: Mapping[str, Any]) -> Mapping[str, str]:

@@ -38,8 +38,8 @@ class Selector:
     def of(cls, namespace: str, name: str, labels: LabelSelector, fields: FieldSelector) -> Self:
         """A selector; fields that are a namespace or a name become those."""
         query = ListQuery(clusters=(), resource="", namespace=namespace or None, name=name or None)
-        query, rest = push_down(query, fields)
-        return cls(query.namespace or "", query.name or "", labels, rest)
+        query, other_fields = push_down(query, fields)
+        return cls(query.namespace or "", query.name or "", labels, other_fields)
 
     @property
     def is_by_content(self) -> bool:
@@ -102,9 +102,9 @@ class _InCluster:
         if self._read_until is not None and event.version > self._read_until:
             self._merge_changed()
         if self._is_read:
-            shown = Shown.YES if self._keys.has(self._cluster, key, self._bit) else Shown.NO
+            visibility = Shown.YES if self._keys.has(self._cluster, key, self._bit) else Shown.NO
             self.set(key, is_match=is_match)
-            return shown
+            return visibility
         before = self._changed.get(key)
         self._changed[key] = is_match
         if before is None:
@@ -167,10 +167,10 @@ class Matching:
             return
         is_match = event.is_live and self._selector.matches(event)
         # Of a cluster that nobody has begun to read, nobody sees the event either.
-        shown = Shown.MAYBE if event.existed else Shown.NO
-        if (held := self._clusters.get(cluster)) is not None:
-            shown = held.update((namespace, name), event, is_match=is_match)
-        self.outcome = (shown, is_match)
+        visibility = Shown.MAYBE if event.existed else Shown.NO
+        if (in_cluster := self._clusters.get(cluster)) is not None:
+            visibility = in_cluster.update((namespace, name), event, is_match=is_match)
+        self.outcome = (visibility, is_match)
 
     def forget(self, cluster: str) -> None:
         """Take that a cluster is gone, or that nobody watches it; also while it is read."""
@@ -197,19 +197,19 @@ class Matching:
         """
         if cluster in self._clusters:
             return
-        held = self._clusters[cluster] = _InCluster(cluster, self._keys, self._bit)
+        in_cluster = self._clusters[cluster] = _InCluster(cluster, self._keys, self._bit)
         try:
             await self._keys.prepare(cluster)
             async for page in self._read(cluster, self._selector):
-                if self._clusters.get(cluster) is not held:
+                if self._clusters.get(cluster) is not in_cluster:
                     return
                 for entry in page.entries:
-                    held.set((entry.namespace, entry.name), is_match=True)
+                    in_cluster.set((entry.namespace, entry.name), is_match=True)
                 if self._keys.count.is_full:
-                    held.leave_out()
+                    in_cluster.leave_out()
                     return
-            held.complete(await self._version())
+            in_cluster.complete(await self._version())
         except BaseException:
-            if self._clusters.get(cluster) is held:
+            if self._clusters.get(cluster) is in_cluster:
                 self.forget(cluster)
             raise

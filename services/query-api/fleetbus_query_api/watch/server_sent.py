@@ -91,9 +91,9 @@ class _ServerSent:
 
     key = EVENT_STREAM
 
-    def event(self, what: str, entry: Entry) -> bytes:
+    def event(self, event_type: str, entry: Entry) -> bytes:
         """An event of an object."""
-        return _block(what.lower(), render_item(entry), entry.counter)
+        return _block(event_type.lower(), render_item(entry), entry.counter)
 
     def listed(self, entry: Entry) -> bytes:
         """An object of the present state; who is cut off within it begins with it again."""
@@ -127,15 +127,15 @@ class FreshnessReports:
 
     async def render(self, readable: Readable) -> bytes:
         """The freshness if it has changed; else, now and then, a comment."""
-        found = await self._listing.freshness(readable, self._namespace)
-        states = {name: _state_of(known) for name, known in found.items()}
+        freshness = await self._listing.freshness(readable, self._namespace)
+        states = {name: _state_of(state) for name, state in freshness.items()}
         if states != self._last:
             last, self._last = self._last or {}, states
             self._sent_at = time.monotonic()
-            rendered = render_freshness(found)
+            rendered = render_freshness(freshness)
             rendered["freshness"] = {
-                name: one
-                for name, one in rendered["freshness"].items()
+                name: state
+                for name, state in rendered["freshness"].items()
                 if states[name] != last.get(name)
             }
             return _block("freshness", msgspec.json.encode(rendered))
@@ -153,7 +153,7 @@ def events_router(*, watches: Watches, listing: ObjectListing) -> APIRouter:
     async def stream_events(
         request: Request,
         user: RequestUser,
-        asked: Annotated[EventParameters, Query()],
+        parameters: Annotated[EventParameters, Query()],
         last_event_id: Annotated[
             str,
             Header(
@@ -171,7 +171,7 @@ def events_router(*, watches: Watches, listing: ObjectListing) -> APIRouter:
         `freshness` tells which clusters are incomplete, and comes again when that changes. `error`
         is the last event: after status 410 list again, and go on from the version of the list.
         """
-        return await _open(watches, listing, request, user, asked, last_event_id)
+        return await _open(watches, listing, request, user, parameters, last_event_id)
 
     return router
 
@@ -181,30 +181,33 @@ async def _open(
     listing: ObjectListing,
     request: Request,
     user: RequestUser,
-    asked: EventParameters,
+    parameters: EventParameters,
     last_event_id: str,
 ) -> Response:
-    labels = LabelSelector.parse(asked.label_selector)
-    fields = FieldSelector.parse(asked.field_selector)
+    labels = LabelSelector.parse(parameters.label_selector)
+    fields = FieldSelector.parse(parameters.field_selector)
     require_few("labelSelector", len(labels.requirements))
     require_few("fieldSelector", len(fields.requirements))
-    wanted = Selection(
-        verb="watch", resource=asked.resource, clusters=asked.cluster, namespace=asked.namespace
+    selection = Selection(
+        verb="watch",
+        resource=parameters.resource,
+        clusters=parameters.cluster,
+        namespace=parameters.namespace,
     )
-    known = (await listing.find(user, wanted)).known
-    fields = translate_fields(known.key, fields)
-    version = _read_version(last_event_id) if last_event_id else asked.resource_version
+    resource = (await listing.find(user, selection)).resource
+    fields = translate_fields(resource.key, fields)
+    version = _read_version(last_event_id) if last_event_id else parameters.resource_version
     watch = await watches.open(
         WatchRequest(
-            find=lambda: listing.find(user, wanted),
+            find=lambda: listing.find(user, selection),
             user=identify_user(request.scope),
             encoder=_ServerSent(),
-            selector=Selector.of(asked.namespace, asked.name, labels, fields),
+            selector=Selector.of(parameters.namespace, parameters.name, labels, fields),
             since=int(version or 0),
             sends_initial=version != "" and int(version) == 0,
             has_bookmarks=True,
             bookmarks_at_once=True,
-            periodic=FreshnessReports(listing, asked.namespace),
+            periodic=FreshnessReports(listing, parameters.namespace),
         )
     )
     # Proxies must not collect the events.
@@ -226,8 +229,8 @@ def _block(name: str, data: bytes, version: int | None = None) -> bytes:
     )
 
 
-def _state_of(known: Freshness) -> tuple[str, bool]:
-    return str(known.state), known.is_complete
+def _state_of(freshness: Freshness) -> tuple[str, bool]:
+    return str(freshness.state), freshness.is_complete
 
 
 def _describe() -> dict[int | str, dict[str, Any]]:

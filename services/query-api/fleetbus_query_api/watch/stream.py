@@ -49,7 +49,7 @@ class Watches:
     def __init__(self, broadcaster: Broadcaster) -> None:
         self.broadcaster = broadcaster
 
-    async def open(self, asked: WatchRequest) -> OpenWatch:
+    async def open(self, request: WatchRequest) -> OpenWatch:
         """Open a watch; whoever iterates over it closes it.
 
         A version that cannot be resumed from is no error here: the watch then begins and ends with
@@ -62,12 +62,12 @@ class Watches:
             redis.exceptions.RedisError: the store does not answer.
             Problem: whatever `find` raises.
         """
-        release = self.broadcaster.admit(asked.user, asked.selector)
+        release = self.broadcaster.admit(request.user, request.selector)
         try:
-            readable = await asked.find()
+            readable = await request.find()
             end = await self._start()
             # From here to `join` nothing may be awaited: events would go by without this watch.
-            return OpenWatch(self.broadcaster, asked, readable, end, release)
+            return OpenWatch(self.broadcaster, request, readable, end, release)
         except BaseException:
             release()
             raise
@@ -84,7 +84,7 @@ class OpenWatch:
 
     Args:
         broadcaster: delivers changes.
-        asked: the request.
+        request: the request.
         readable: what the user may watch.
         end: a position at which nothing that was made before the request is missing.
         release: is called at the end.
@@ -93,32 +93,32 @@ class OpenWatch:
     def __init__(
         self,
         broadcaster: Broadcaster,
-        asked: WatchRequest,
+        request: WatchRequest,
         readable: Readable,
         end: Position,
         release: Callable[[], None],
     ) -> None:
         self._broadcaster = broadcaster
-        self._asked = asked
+        self._asked = request
         self._readable = readable
-        self._resource = readable.known.key
+        self._resource = readable.resource.key
         self._release = release
         self._missed_from: Position | None = None
         self._checking: asyncio.Task[Readable] | None = None
         self._is_finished = False
-        since = asked.since or 0
+        since = request.since or 0
         self._joined = self._broadcaster.joined_at
-        known = since if since and not asked.begins_with_state else end.version
+        version = since if since and not request.begins_with_state else end.version
         self._subscription = Subscription(
-            encoder=asked.encoder,
-            selector=asked.selector,
-            user=asked.user,
+            encoder=request.encoder,
+            selector=request.selector,
+            user=request.user,
             clusters=readable.clusters,
-            since=self._joined if asked.begins_with_state else known,
-            opened=0 if asked.begins_with_state else end.version,
+            since=self._joined if request.begins_with_state else version,
+            opened=0 if request.begins_with_state else end.version,
         )
         try:
-            if asked.begins_with_state:
+            if request.begins_with_state:
                 if since > end.version:
                     resume(since, end)
                 self._subscription.hold()
@@ -177,18 +177,18 @@ class OpenWatch:
     # --- what the client does not know yet ------------------------------------------------------
 
     async def _begin(self) -> AsyncGenerator[bytes]:
-        asked, subscription = self._asked, self._subscription
+        request, subscription = self._asked, self._subscription
         if self._missed_from is not None:
             async for chunk in self._catch_up(self._missed_from):
                 yield chunk
-        elif asked.begins_with_state and subscription.end_reason is None:
+        elif request.begins_with_state and subscription.end_reason is None:
             listed = Listed(members_of(self._readable), self._joined)
             async for chunk in self._list(listed):
                 yield chunk
-            if asked.sends_initial and asked.has_bookmarks:
-                yield asked.encoder.bookmark(listed.version, ends_initial=True)
+            if request.sends_initial and request.has_bookmarks:
+                yield request.encoder.bookmark(listed.version, ends_initial=True)
             subscription.skip_listed(listed.clusters, listed.version, listed.late)
-            subscription.flush(shown=listed.shown(), since=listed.version)
+            subscription.flush(visibility=listed.shown(), since=listed.version)
 
     async def _list(self, listed: Listed) -> AsyncGenerator[bytes]:
         """Send the present state of clusters; events are held back meanwhile."""
@@ -213,26 +213,26 @@ class OpenWatch:
             for change in changes:
                 if change.version <= self._joined and change.resource in ("", self._resource):
                     missed.take(change)
-        found = list(missed.last.values())
-        for at in range(0, len(found), MOST):
-            part = found[at : at + MOST]
-            states = await self._broadcaster.objects.read(part)
+        last_changes = list(missed.last.values())
+        for at in range(0, len(last_changes), MOST):
+            batch = last_changes[at : at + MOST]
+            states = await self._broadcaster.objects.read(batch)
             lines: list[bytes] = []
 
-            def render(one: tuple[Change, ObjectState | None], to: list[bytes] = lines) -> None:
-                to.append(missed.render(*one))
+            def render(pair: tuple[Change, ObjectState | None], to: list[bytes] = lines) -> None:
+                to.append(missed.render(*pair))
 
-            await self._broadcaster.slices.run(render, zip(part, states, strict=True))
+            await self._broadcaster.slices.run(render, zip(batch, states, strict=True))
             yield b"".join(lines)
-        subscription.flush(shown=missed.shown(), since=self._joined)
+        subscription.flush(visibility=missed.shown(), since=self._joined)
 
     # --- what changes ---------------------------------------------------------------------------
 
     async def _follow(self) -> AsyncGenerator[bytes]:
-        asked, subscription, timers = self._asked, self._subscription, Timers(self._asked)
+        request, subscription, timers = self._asked, self._subscription, Timers(self._asked)
         while True:
             reason, lines = subscription.end_reason, subscription.take()
-            if asked.has_bookmarks and reason in (EndReason.TIMEOUT, EndReason.STOPPING):
+            if request.has_bookmarks and reason in (EndReason.TIMEOUT, EndReason.STOPPING):
                 lines += self._bookmark()
             yield lines
             if reason is not None:
@@ -242,10 +242,10 @@ class OpenWatch:
                 continue
             if timers.is_due("bookmark"):
                 yield self._bookmark()
-            if asked.periodic is not None and timers.is_due("periodic"):
-                yield await self._render_periodic(asked.periodic)
+            if request.periodic is not None and timers.is_due("periodic"):
+                yield await self._render_periodic(request.periodic)
             if timers.is_due("recheck") and self._checking is None:
-                self._checking = asyncio.create_task(_as_task(asked.find()), name="recheck")
+                self._checking = asyncio.create_task(_as_task(request.find()), name="recheck")
                 self._checking.add_done_callback(lambda _: subscription.ready.set())
             if self._checking is not None and self._checking.done():
                 async for chunk in self._apply_check(self._checking):
@@ -282,10 +282,10 @@ class OpenWatch:
         except _STORE_AWAY:
             return  # the tail of the feed knows what was lost, once the store is back
         self._readable = readable
-        found = set(readable.clusters)
-        if subscription.clusters - found:
+        clusters = set(readable.clusters)
+        if subscription.clusters - clusters:
             subscription.end(EndReason.RIGHTS, _rights_changed())
-        elif more := found - subscription.clusters:
+        elif more := clusters - subscription.clusters:
             async for chunk in self._include(more):
                 yield chunk
 
@@ -303,13 +303,13 @@ class OpenWatch:
         async for chunk in self._list(listed):
             yield chunk
         subscription.skip_listed(listed.clusters, listed.version, listed.late)
-        subscription.flush(shown=listed.shown())
+        subscription.flush(visibility=listed.shown())
         if self._asked.has_bookmarks:  # the objects have older versions than the last event
             subscription.put(self._bookmark())
 
 
-async def _as_task(found: Awaitable[Readable]) -> Readable:
-    return await found
+async def _as_task(awaitable: Awaitable[Readable]) -> Readable:
+    return await awaitable
 
 
 def _rights_changed() -> GoneProblem:

@@ -25,7 +25,7 @@ class Encoder(Protocol):
         """Equal for encoders that encode alike: an event is encoded once for all their watches."""
         ...
 
-    def event(self, what: str, entry: Entry) -> bytes:
+    def event(self, event_type: str, entry: Entry) -> bytes:
         """Encode `ADDED`, `MODIFIED` or `DELETED`, with its object or last state.
 
         The entry's counter is the resourceVersion of the event.
@@ -62,7 +62,7 @@ class _Held:
     """An event that has to wait, as it was delivered."""
 
     event: Event
-    shown: Shown
+    visibility: Shown
     is_match: bool
 
 
@@ -117,33 +117,33 @@ class Subscription:
 
     # --- events ---------------------------------------------------------------------------------
 
-    def offer(self, event: Event, shown: Shown, is_match: bool) -> None:
-        """Take the next event; `shown` is about those who got all events before."""
+    def offer(self, event: Event, visibility: Shown, is_match: bool) -> None:
+        """Take the next event; `visibility` is about those who got all events before."""
         if self.end_reason is not None or event.version <= self.since:
             return
         if self._held is None:
-            self._show(event, shown, is_match=is_match)
+            self._show(event, visibility, is_match=is_match)
             return
-        self._held.append(_Held(event, shown, is_match))
+        self._held.append(_Held(event, visibility, is_match))
         self._count(len(event.entry.body))
 
     def hold(self) -> None:
         """Keep events back until `flush`: something that comes before them is sent first."""
         self._held = []
 
-    def flush(self, *, shown: dict[Key, Shown] | None = None, since: int = 0) -> None:
+    def flush(self, *, visibility: dict[Key, Shown] | None = None, since: int = 0) -> None:
         """Show the events that were kept back.
 
         Args:
-            shown: whether it knows objects that changed before and whose events follow.
+            visibility: whether it knows objects that changed before and whose events follow.
             since: the version up to which everything was shown.
         """
-        held, self._held = self._held or [], None
+        offers, self._held = self._held or [], None
         self._waiting = 0
-        self._shown |= shown or {}
+        self._shown |= visibility or {}
         self.since = max(self.since, since)
-        for one in held:
-            self.offer(one.event, one.shown, one.is_match)
+        for offer in offers:
+            self.offer(offer.event, offer.visibility, offer.is_match)
 
     def skip_listed(self, clusters: Iterable[str], version: int, late: dict[Key, int]) -> None:
         """Drop events that were kept back and that a list of clusters shows already.
@@ -160,29 +160,32 @@ class Subscription:
                 return False
             return event.version <= version or event.version < late.get(event.key, 0)
 
-        self._held = [one for one in self._held or [] if not is_shown(one.event)]
+        self._held = [offer for offer in self._held or [] if not is_shown(offer.event)]
 
-    def render(self, event: Event, shown: Shown, *, is_match: bool) -> bytes:
+    def render(self, event: Event, visibility: Shown, *, is_match: bool) -> bytes:
         """The lines of an event, to be sent at once."""
         return b"".join(
-            self._line(what, each) for what, each in transitions(shown, event, is_match=is_match)
+            self._line(event_type, each)
+            for event_type, each in transitions(visibility, event, is_match=is_match)
         )
 
-    def _show(self, event: Event, shown: Shown, *, is_match: bool) -> None:
-        if shown is Shown.NO and event.began <= self._opened:
-            shown = Shown.MAYBE  # the client's list may be younger than the version that it has
+    def _show(self, event: Event, visibility: Shown, *, is_match: bool) -> None:
+        if visibility is Shown.NO and event.began <= self._opened:
+            visibility = (
+                Shown.MAYBE
+            )  # the client's list may be younger than the version that it has
         if self._shown:
-            shown = self._shown.pop(event.key, shown)
-        lines = self.render(event, shown, is_match=is_match)
+            visibility = self._shown.pop(event.key, visibility)
+        lines = self.render(event, visibility, is_match=is_match)
         if lines:
             self.put(lines)
 
-    def _line(self, what: str, event: Event) -> bytes:
+    def _line(self, event_type: str, event: Event) -> bytes:
         """The line of an event, which many clients may get."""
-        key = (self.encoder.key, what)
+        key = (self.encoder.key, event_type)
         line = event.lines.get(key)
         if line is None:
-            line = event.lines[key] = self.encoder.event(what, event.entry)
+            line = event.lines[key] = self.encoder.event(event_type, event.entry)
         return line
 
     # --- what waits for the client --------------------------------------------------------------

@@ -19,23 +19,23 @@ LONGEST: Final = timedelta(hours=1)
 class Timers:
     """When something is due that is not an event."""
 
-    def __init__(self, asked: WatchRequest) -> None:
+    def __init__(self, request: WatchRequest) -> None:
         self._loop = asyncio.get_running_loop()
         longest = LONGEST.total_seconds()
-        wanted = longest * random.uniform(0.5, 1)  # noqa: S311  # so that not all end at once
-        if asked.timeout is not None:
-            wanted = min(asked.timeout.total_seconds(), longest)
+        timeout = longest * random.uniform(0.5, 1)  # noqa: S311  # so that not all end at once
+        if request.timeout is not None:
+            timeout = min(request.timeout.total_seconds(), longest)
         recheck = RECHECK_EVERY.total_seconds()
-        self._every = {"timeout": wanted, "recheck": recheck}
-        if asked.has_bookmarks:
+        self._every = {"timeout": timeout, "recheck": recheck}
+        if request.has_bookmarks:
             self._every["bookmark"] = BOOKMARK_EVERY.total_seconds()
         now = self._loop.time()
         self._due = {name: now + every for name, every in self._every.items()}
         self._due["recheck"] -= random.uniform(0, recheck / 2)  # noqa: S311  # likewise
-        if asked.bookmarks_at_once:
+        if request.bookmarks_at_once:
             self._due["bookmark"] = now
-        if asked.periodic is not None:
-            self._every["periodic"] = asked.periodic.interval.total_seconds()
+        if request.periodic is not None:
+            self._every["periodic"] = request.periodic.interval.total_seconds()
             self._due["periodic"] = now
 
     def is_due(self, name: str) -> bool:

@@ -29,8 +29,8 @@ class ListStream(StreamingResponse):
         start = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **start})
         try:
-            async for part in self.body_iterator:
-                await send({"type": "http.response.body", "body": part, "more_body": True})
+            async for chunk in self.body_iterator:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except _FAILURES as e:
             log.warning("list_interrupted", error=str(e))
             return  # the server closes what was not completed

@@ -48,24 +48,24 @@ class ObjectBytes:
         body = body_of(entry)
         if not self.names_cluster and (spliced := _splice(entry, body)):
             return spliced
-        found = _decode(body)
-        if found is None:
+        obj = _decode(body)
+        if obj is None:
             return self._known_of(entry)
-        rest = {key: value for key, value in found.items() if key not in ("kind", "apiVersion")}
+        fields = {key: value for key, value in obj.items() if key not in ("kind", "apiVersion")}
         head = {
-            "kind": found.get("kind", self.kind),
-            "apiVersion": found.get("apiVersion", self.api_version),
+            "kind": obj.get("kind", self.kind),
+            "apiVersion": obj.get("apiVersion", self.api_version),
         }
-        return _encode({**head, **rest, "metadata": self._metadata(entry, found)})
+        return _encode({**head, **fields, "metadata": self._metadata(entry, obj)})
 
     def metadata(self, entry: Entry, version: str = "v1") -> bytes:
         """The PartialObjectMetadata of an object."""
-        found = _decode(body_of(entry)) or _decode(self._known_of(entry)) or {}
+        obj = _decode(body_of(entry)) or _decode(self._known_of(entry)) or {}
         return _encode(
             {
                 "kind": "PartialObjectMetadata",
                 "apiVersion": f"meta.k8s.io/{version}",
-                "metadata": self._metadata(entry, found),
+                "metadata": self._metadata(entry, obj),
             }
         )
 
@@ -73,13 +73,13 @@ class ObjectBytes:
         """The object as a tree; without a body that can be read, what is known of it."""
         body = body_of(entry)
         try:
-            found: Any = msgspec.json.decode(body) if body else None
+            content: Any = msgspec.json.decode(body) if body else None
         except BROKEN:
-            found = None
-        return found or msgspec.json.decode(self._known_of(entry))
+            content = None
+        return content or msgspec.json.decode(self._known_of(entry))
 
-    def _metadata(self, entry: Entry, found: _Members) -> Mapping[str, Any]:
-        raw = found.get("metadata")
+    def _metadata(self, entry: Entry, obj: _Members) -> Mapping[str, Any]:
+        raw = obj.get("metadata")
         metadata: dict[str, Any] = dict(_part(raw))
         metadata["resourceVersion"] = str(entry.counter)
         if self.names_cluster:

@@ -105,53 +105,53 @@ class KubeObjects:
         # Nobody holds it while a client is waited for.
         self._building = asyncio.Semaphore(_BUILT)
 
-    async def find(self, asked: KubeRequest, verb: str) -> Readable:
+    async def find(self, kube_request: KubeRequest, verb: str) -> Readable:
         """Find the resource, and the clusters in which the user may read it.
 
         Raises:
             NotFoundProblem: it is not served there, or not to this user.
             UnavailableProblem: the hub does not decide.
         """
-        path = asked.path
-        wanted = Selection(
+        path = kube_request.path
+        selection = Selection(
             verb=verb,
             resource=path.key,
-            clusters=() if asked.is_fleet else (asked.cluster,),
+            clusters=() if kube_request.is_fleet else (kube_request.cluster,),
             namespace=path.namespace,
             name=path.name,
             is_key=True,
         )
         try:
-            readable = await self._listing.find(asked.user, wanted)
+            readable = await self._listing.find(kube_request.user, selection)
         except NotFoundProblem as e:
             if path.name:
                 raise no_object(path) from None
             raise no_resource(path, str(e)) from None
-        _check_served(asked, readable)
+        _check_served(kube_request, readable)
         return readable
 
-    def form_of(self, asked: KubeRequest, readable: Readable) -> Form:
+    def form_of(self, kube_request: KubeRequest, readable: Readable) -> Form:
         """The form in which the client accepts the objects.
 
         Raises:
             NotAcceptableProblem: it accepts none that there is.
         """
-        form = negotiate(asked.accept, OBJECT_FORMS)
-        known, path = readable.known, asked.path
-        of = ObjectBytes(path.api_version, known.kind, names_cluster=asked.is_fleet)
+        form = negotiate(kube_request.accept, OBJECT_FORMS)
+        resource, path = readable.resource, kube_request.path
+        of = ObjectBytes(path.api_version, resource.kind, names_cluster=kube_request.is_fleet)
         if is_scale := path.subresource == SCALE:
-            of = ObjectBytes(SCALE_VERSION, SCALE_KIND, names_cluster=asked.is_fleet)
+            of = ObjectBytes(SCALE_VERSION, SCALE_KIND, names_cluster=kube_request.is_fleet)
         if form.kind == TABLE:
-            include = asked.parameters.include_object
-            columns = SCALE_COLUMNS if is_scale else columns_of(known, readable.clusters)
+            include = kube_request.parameters.include_object
+            columns = SCALE_COLUMNS if is_scale else columns_of(resource, readable.clusters)
             return TableRows(columns, of, include=include, version=form.version)
-        list_kind = known.list_kind(readable.clusters)
+        list_kind = resource.list_kind(readable.clusters)
         if form.kind:
-            _check_kind(form.kind, known.kind if path.name else list_kind, is_list=not path.name)
+            _check_kind(form.kind, resource.kind if path.name else list_kind, is_list=not path.name)
             return MetadataOnly(of, form.version)
         return WholeObjects(of, list_kind)
 
-    async def get(self, asked: KubeRequest) -> Response:
+    async def get(self, kube_request: KubeRequest) -> Response:
         """Get one object; in the fleet, the objects of this name in all clusters.
 
         Raises:
@@ -160,37 +160,37 @@ class KubeObjects:
             FutureVersionProblem: the snapshot has not reached the version.
             SeveralClustersProblem: several clusters have it, and the client expects one object.
         """
-        path = asked.path
-        readable = await self.find(asked, "get")
-        form = self.form_of(asked, readable)
-        await self._check_version(asked.parameters)
-        entries, freshness = await self._entries(asked, readable)
+        path = kube_request.path
+        readable = await self.find(kube_request, "get")
+        form = self.form_of(kube_request, readable)
+        await self._check_version(kube_request.parameters)
+        entries, freshness = await self._entries(kube_request, readable)
         headers = freshness_headers(freshness)
         if not entries:
             error = no_object(path)
             error.headers = headers
             raise error
-        if len(entries) > 1 and is_typed(asked.accept):
+        if len(entries) > 1 and is_typed(kube_request.accept):
             raise SeveralClustersProblem(path, path.name, [entry.cluster for entry in entries])
         if path.subresource == SCALE:
             entries = list(map(scale_of, entries))
         return json_response(form.answer(entries), headers=headers)
 
-    async def refuse_following(self, asked: KubeRequest, readable: Readable) -> None:
+    async def refuse_following(self, kube_request: KubeRequest, readable: Readable) -> None:
         """Refuse to follow one name in the fleet, where the objects of several clusters have it.
 
         Raises:
             SeveralClustersProblem: the client would take them for states of one object.
         """
-        name = followed_name(asked.parameters.fields)
-        is_table = negotiate(asked.accept, OBJECT_FORMS).kind == TABLE
-        if not asked.is_fleet or not name or is_table or asked.shows_all:
+        name = followed_name(kube_request.parameters.fields)
+        is_table = negotiate(kube_request.accept, OBJECT_FORMS).kind == TABLE
+        if not kube_request.is_fleet or not name or is_table or kube_request.shows_all:
             return
-        path = asked.path
+        path = kube_request.path
         query = ListQuery(
             clusters=members_of(readable),
             resource=path.key,
-            namespace=path.namespace or (None if readable.known.namespaced else ""),
+            namespace=path.namespace or (None if readable.resource.namespaced else ""),
             name=name,
             count=False,
         )
@@ -201,13 +201,13 @@ class KubeObjects:
             raise SeveralClustersProblem(path, name, several)
 
     async def _entries(
-        self, asked: KubeRequest, readable: Readable
+        self, kube_request: KubeRequest, readable: Readable
     ) -> tuple[Sequence[Entry], Mapping[str, Freshness]]:
-        path = asked.path
+        path = kube_request.path
         place = (path.key, path.namespace, path.name)
-        if not asked.is_fleet:
-            found, known = await self._reader.get_with_freshness(asked.cluster, *place)
-            return [] if found is None else [found], {asked.cluster: known}
+        if not kube_request.is_fleet:
+            entry, state = await self._reader.get_with_freshness(kube_request.cluster, *place)
+            return [] if entry is None else [entry], {kube_request.cluster: state}
         # Freshness first: what is read after it is at least as fresh as it says (rule A4).
         freshness = await self._listing.freshness(readable, path.namespace)
         query = ListQuery(
@@ -219,7 +219,7 @@ class KubeObjects:
         )
         return (await self._reader.list(query)).entries, freshness
 
-    async def list(self, asked: KubeRequest) -> Response:
+    async def list(self, kube_request: KubeRequest) -> Response:
         """List objects: a page, or without a limit all of them, as a stream.
 
         Raises:
@@ -230,19 +230,19 @@ class KubeObjects:
             FutureVersionProblem: the snapshot has not reached the version.
             GoneProblem: the list at exactly this version is not known.
         """
-        readable = await self.find(asked, "list")
-        form = self.form_of(asked, readable)
-        if asked.parameters.resource_version == 0:  # the list before a watch
-            await self.refuse_following(asked, readable)
-        await self._check_version(asked.parameters)
-        freshness = await self._listing.freshness(readable, asked.path.namespace)
-        pages = _Pages(self._listing, asked, readable)
+        readable = await self.find(kube_request, "list")
+        form = self.form_of(kube_request, readable)
+        if kube_request.parameters.resource_version == 0:  # the list before a watch
+            await self.refuse_following(kube_request, readable)
+        await self._check_version(kube_request.parameters)
+        freshness = await self._listing.freshness(readable, kube_request.path.namespace)
+        pages = _Pages(self._listing, kube_request, readable)
         async with self._building:
-            found = await pages.read()
-            if asked.parameters.limit is not None or not pages.has_more:
-                return await self._answer(pages, found, form, freshness)
-            items = await self._render(form, found.page.entries)
-        undecided = await self._without_bodies(asked, readable)
+            result = await pages.read()
+            if kube_request.parameters.limit is not None or not pages.has_more:
+                return await self._answer(pages, result, form, freshness)
+            items = await self._render(form, result.page.entries)
+        undecided = await self._without_bodies(kube_request, readable)
         headers = freshness_headers(with_undecided(freshness, undecided))
         return ListStream(
             self._stream(pages, items, form),
@@ -251,17 +251,17 @@ class KubeObjects:
         )
 
     async def _answer(
-        self, pages: _Pages, found: Found, form: Form, freshness: Mapping[str, Freshness]
+        self, pages: _Pages, result: Found, form: Form, freshness: Mapping[str, Freshness]
     ) -> Response:
         """Answer a page, as a whole."""
-        entries = list(found.page.entries)
-        undecided = Counter(found.undecided)
+        entries = list(result.page.entries)
+        undecided = Counter(result.undecided)
         size = last = _size_of(entries)
         while pages.has_more and size + last <= MAX_PAGE_BYTES:
-            found = await pages.read()
-            entries += found.page.entries
-            undecided.update(found.undecided)
-            last = _size_of(found.page.entries)
+            result = await pages.read()
+            entries += result.page.entries
+            undecided.update(result.undecided)
+            last = _size_of(result.page.entries)
             size += last
         headers = freshness_headers(with_undecided(freshness, undecided))
         items = await self._render(form, entries)
@@ -275,8 +275,8 @@ class KubeObjects:
         while True:
             if items:
                 yield before
-                for part in join_slices(items):
-                    yield part
+                for chunk in join_slices(items):
+                    yield chunk
                 before = b","
             if not pages.has_more:
                 break
@@ -295,23 +295,25 @@ class KubeObjects:
         await self._slices.run(render, entries)
         return items[1:]
 
-    async def _without_bodies(self, asked: KubeRequest, readable: Readable) -> Mapping[str, int]:
+    async def _without_bodies(
+        self, kube_request: KubeRequest, readable: Readable
+    ) -> Mapping[str, int]:
         """How many objects cannot be matched, because their bodies are unknown, by cluster."""
-        if not asked.parameters.fields:
+        if not kube_request.parameters.fields:
             return {}
-        entries = await self._reader.unlabelled(members_of(readable), asked.path.key)
-        namespace = asked.path.namespace  # the user may have no right in others (rule A2)
+        entries = await self._reader.unlabelled(members_of(readable), kube_request.path.key)
+        namespace = kube_request.path.namespace  # the user may have no right in others (rule A2)
         return Counter(each.cluster for each in entries if namespace in ("", each.namespace))
 
     async def _check_version(self, parameters: KubeParameters) -> None:
         """Refuse what a cache of the present cannot answer (rule A5)."""
-        asked = parameters.resource_version
-        if not asked:
+        version = parameters.resource_version
+        if not version:
             return
         present = await self._reader.version()
-        if asked > present:
-            raise FutureVersionProblem(asked, present)
-        if parameters.resource_version_match == "Exact" and asked != present:
+        if version > present:
+            raise FutureVersionProblem(version, present)
+        if parameters.resource_version_match == "Exact" and version != present:
             raise GoneProblem("The resourceVersion for the provided list is too old.")
 
 
@@ -320,12 +322,14 @@ class _Pages:
 
     Args:
         listing: reads them.
-        asked: the request.
+        kube_request: the request.
         readable: what the user may read of it.
     """
 
-    def __init__(self, listing: ObjectListing, asked: KubeRequest, readable: Readable) -> None:
-        parameters = asked.parameters
+    def __init__(
+        self, listing: ObjectListing, kube_request: KubeRequest, readable: Readable
+    ) -> None:
+        parameters = kube_request.parameters
         self._listing = listing
         self._fields = parameters.fields
         self._left = parameters.limit
@@ -333,8 +337,8 @@ class _Pages:
         self._remaining: int | None = None
         self._query = ListQuery(
             clusters=members_of(readable),
-            resource=asked.path.key,
-            namespace=asked.path.namespace or None,
+            resource=kube_request.path.key,
+            namespace=kube_request.path.namespace or None,
             labels=parameters.labels or None,
             limit=MAX_PAGE,
             continue_token=parameters.continue_token,
@@ -357,54 +361,54 @@ class _Pages:
     async def read(self) -> Found:
         """Read the next page."""
         limit = _STREAMED if self._left is None else min(self._left, MAX_PAGE)
-        found = await self._listing.page(replace(self._query, limit=limit), self._fields)
+        result = await self._listing.page(replace(self._query, limit=limit), self._fields)
         if self._is_first:
-            self._version = found.page.counter
+            self._version = result.page.counter
         self._is_first = False
-        self._remaining = found.page.remaining
-        self._query = replace(self._query, continue_token=found.page.continue_token)
+        self._remaining = result.page.remaining
+        self._query = replace(self._query, continue_token=result.page.continue_token)
         if self._left is not None:
-            self._left -= len(found.page.entries)
-        return found
+            self._left -= len(result.page.entries)
+        return result
 
     def metadata(self) -> dict[str, Any]:
         """The metadata of the list: its version is that before the first object (rule A5)."""
-        found: dict[str, Any] = {"resourceVersion": str(self._version)}
+        fields: dict[str, Any] = {"resourceVersion": str(self._version)}
         if self._left is None or not self._query.continue_token:
-            return found
-        found["continue"] = self._query.continue_token
-        return found | ({"remainingItemCount": self._remaining} if self._remaining else {})
+            return fields
+        fields["continue"] = self._query.continue_token
+        return fields | ({"remainingItemCount": self._remaining} if self._remaining else {})
 
 
-def _check_served(asked: KubeRequest, readable: Readable) -> None:
+def _check_served(kube_request: KubeRequest, readable: Readable) -> None:
     """Refuse what the user may read but is not there; they may know that.
 
     Raises:
         NotFoundProblem: no such cluster, resource or version, or the path is of another scope.
     """
-    path, known, fleet = asked.path, readable.known, readable.fleet
-    if known.namespaced is not bool(path.namespace) and (path.name or path.namespace):
-        scope = "namespaced" if known.namespaced else "not namespaced"
+    path, resource, fleet = kube_request.path, readable.resource, readable.fleet
+    if resource.namespaced is not bool(path.namespace) and (path.name or path.namespace):
+        scope = "namespaced" if resource.namespaced else "not namespaced"
         raise no_resource(path, f"it is {scope}")
-    versions: Sequence[str] = known.versions
-    if not asked.is_fleet:
-        if asked.cluster not in fleet.clusters:
-            raise no_cluster(asked.cluster)
-        record = fleet.watched[asked.cluster].get(path.key)
+    versions: Sequence[str] = resource.versions
+    if not kube_request.is_fleet:
+        if kube_request.cluster not in fleet.clusters:
+            raise no_cluster(kube_request.cluster)
+        record = fleet.watched[kube_request.cluster].get(path.key)
         if record is None:
-            raise no_resource(path, f"it is not watched in cluster {asked.cluster!r}")
+            raise no_resource(path, f"it is not watched in cluster {kube_request.cluster!r}")
         versions = [record.version]
     if path.version not in versions:
-        kept = " and ".join(versions)
-        raise no_resource(path, f"its objects are kept in version {kept}, not {path.version[:80]}")
+        names = " and ".join(versions)
+        raise no_resource(path, f"its objects are kept in version {names}, not {path.version[:80]}")
 
 
 def _check_kind(form: str, kind: str, *, is_list: bool) -> None:
     """Refuse the metadata of a list for one object, and of one object for a list."""
     if form == (METADATA_LIST if is_list else METADATA):
         return
-    what = f"a list (*{kind})" if is_list else f"not a list (*{kind})"
-    raise NotAcceptableProblem(f"you requested {form}, but the requested object is {what}")
+    actual = f"a list (*{kind})" if is_list else f"not a list (*{kind})"
+    raise NotAcceptableProblem(f"you requested {form}, but the requested object is {actual}")
 
 
 def _size_of(entries: Sequence[Entry]) -> int:

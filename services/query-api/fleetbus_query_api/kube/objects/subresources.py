@@ -100,7 +100,7 @@ def scale_of(entry: Entry) -> Entry:
 
 
 def _scale(workload: Tree) -> dict[str, Any]:
-    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    fields = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
     metadata = mapping(workload, "metadata")
     selector = look(workload, "spec", "selector")
     if workload.get("kind") == "ReplicationController":  # its selector is a map of labels
@@ -113,7 +113,7 @@ def _scale(workload: Tree) -> dict[str, Any]:
     return {
         "kind": SCALE_KIND,
         "apiVersion": SCALE_VERSION,
-        "metadata": {name: metadata[name] for name in kept if name in metadata},
+        "metadata": {name: metadata[name] for name in fields if name in metadata},
         "spec": {"replicas": replicas} if replicas else {},
         "status": {name: value for name, value in status.items() if value or name == "replicas"},
     }

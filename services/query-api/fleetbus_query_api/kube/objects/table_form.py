@@ -55,8 +55,8 @@ class TableRows:
         if self._include == "None":
             return b'{"cells":%b}' % cells
         is_whole = self._include == "Object"
-        found = self._of.whole(entry) if is_whole else self._of.metadata(entry, self._version)
-        return b'{"cells":%b,"object":%b}' % (cells, found)
+        obj = self._of.whole(entry) if is_whole else self._of.metadata(entry, self._version)
+        return b'{"cells":%b,"object":%b}' % (cells, obj)
 
     def opening(self, metadata: Mapping[str, Any]) -> bytes:
         """The bytes before the rows."""
@@ -84,5 +84,5 @@ class TableRows:
         return [entry.cluster, *cells] if self._of.names_cluster else cells
 
     def _definitions(self) -> list[dict[str, Any]]:
-        found = [each.definition() for each in self._columns]
-        return [_CLUSTER, *found] if self._of.names_cluster else found
+        definitions = [each.definition() for each in self._columns]
+        return [_CLUSTER, *definitions] if self._of.names_cluster else definitions

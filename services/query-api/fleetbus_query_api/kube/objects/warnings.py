@@ -17,12 +17,12 @@ def freshness_headers(freshness: Mapping[str, Freshness]) -> dict[str, str]:
 
     People are not warned of clusters that do not serve a type: those are never complete.
     """
-    found = [
-        f"cluster {name} may be incomplete or outdated: {known.reason[:200]}"
-        for name, known in sorted(freshness.items())
-        if not known.is_complete and known.reason != NOT_WATCHED
+    warnings = [
+        f"cluster {name} may be incomplete or outdated: {state.reason[:200]}"
+        for name, state in sorted(freshness.items())
+        if not state.is_complete and state.reason != NOT_WATCHED
     ]
-    more = len(found) - _MOST
-    shown = found[:_MOST] + ([f"{more} more clusters likewise"] if more > 0 else [])
-    warning = {"Warning": ", ".join(f"299 - {quote(text)}" for text in shown)} if shown else {}
+    more = len(warnings) - _MOST
+    texts = warnings[:_MOST] + ([f"{more} more clusters likewise"] if more > 0 else [])
+    warning = {"Warning": ", ".join(f"299 - {quote(text)}" for text in texts)} if texts else {}
     return {**incomplete_header(freshness), **warning}

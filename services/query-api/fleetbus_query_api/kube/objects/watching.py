@@ -29,18 +29,23 @@ class WatchEvents:
 
     Args:
         form: of their objects.
-        asked: the request.
+        kube_request: the request.
     """
 
-    def __init__(self, form: Form, asked: KubeRequest) -> None:
+    def __init__(self, form: Form, kube_request: KubeRequest) -> None:
         self._form = form
         # Equal for all watches of a resource whose lines are the same. The Accept header is not in
         # it: there are any number of those, and few forms that are chosen by them.
-        self.key = (form.key, asked.path.version, asked.path.subresource, asked.is_fleet)
+        self.key = (
+            form.key,
+            kube_request.path.version,
+            kube_request.path.subresource,
+            kube_request.is_fleet,
+        )
 
-    def event(self, what: str, entry: Entry) -> bytes:
+    def event(self, event_type: str, entry: Entry) -> bytes:
         """An event of an object."""
-        line = b'{"type":"%b","object":%b}' % (what.encode(), self._form.answer([entry]))
+        line = b'{"type":"%b","object":%b}' % (event_type.encode(), self._form.answer([entry]))
         # A line break ends an event; in JSON it is only space between the parts.
         return line.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
 
@@ -75,7 +80,7 @@ class KubeWatches:
         self._watches = watches
         self._objects = objects
 
-    async def open(self, scope: Scope, asked: KubeRequest) -> Response:
+    async def open(self, scope: Scope, kube_request: KubeRequest) -> Response:
         """Open a watch.
 
         Raises:
@@ -84,16 +89,16 @@ class KubeWatches:
             TooManyRequestsProblem: too many watches are open.
             SeveralClustersProblem: one name is followed, and several clusters have it.
         """
-        parameters, path = asked.parameters, asked.path
-        readable = await self._objects.find(asked, "watch")
-        form = self._objects.form_of(asked, readable)
-        await self._objects.refuse_following(asked, readable)
+        parameters, path = kube_request.parameters, kube_request.path
+        readable = await self._objects.find(kube_request, "watch")
+        form = self._objects.form_of(kube_request, readable)
+        await self._objects.refuse_following(kube_request, readable)
         seconds = parameters.timeout_seconds
         watch = await self._watches.open(
             WatchRequest(
-                find=lambda: self._objects.find(asked, "watch"),
+                find=lambda: self._objects.find(kube_request, "watch"),
                 user=identify_user(scope),
-                encoder=WatchEvents(form, asked),
+                encoder=WatchEvents(form, kube_request),
                 selector=Selector.of(path.namespace, "", parameters.labels, parameters.fields),
                 since=parameters.resource_version,
                 sends_initial=parameters.send_initial_events,

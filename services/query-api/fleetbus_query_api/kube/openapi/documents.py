@@ -59,8 +59,8 @@ class _Definition(msgspec.Struct):
 
     def schema_of(self, version: str) -> JsonObject | None:
         """The schema of a version; None if it is not there."""
-        found = (each.schema for each in self.spec.versions if each.name == version)
-        return next((schema.properties for schema in found if schema is not None), None)
+        schemas = (each.schema for each in self.spec.versions if each.name == version)
+        return next((schema.properties for schema in schemas if schema is not None), None)
 
     def without_malformed(self) -> _Definition:
         """The definition without schemas that no API server would have taken."""
@@ -125,14 +125,14 @@ class OpenApi:
     async def _definitions(self, user: User, cluster: str, kinds: Sequence[Kind]) -> Definitions:
         """The definitions of custom types, as far as the user may read them."""
         names = {f"{each.plural}.{each.group}" for each in kinds if not is_built_in(each.group)}
-        found: dict[str, _Definition] = {}
+        definitions: dict[str, _Definition] = {}
         for name in sorted(names)[:_MAX_DEFINITIONS]:
             if definition := await self._definition(user, cluster, name):
-                found[name] = definition
-        return found
+                definitions[name] = definition
+        return definitions
 
     async def _definition(self, user: User, cluster: str, name: str) -> _Definition | None:
-        wanted = Selection(
+        selection = Selection(
             verb="get",
             resource=_DEFINITIONS,
             clusters=() if cluster == FLEET else (cluster,),
@@ -140,7 +140,7 @@ class OpenApi:
             is_key=True,
         )
         try:
-            readable = await self._listing.find(user, wanted)
+            readable = await self._listing.find(user, selection)
         except NotFoundProblem:
             return None
         query = ListQuery(

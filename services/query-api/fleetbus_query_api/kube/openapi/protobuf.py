@@ -33,9 +33,9 @@ def encode_document(document: JsonObject) -> bytes:
 
 
 def _schema(schema: Mapping[str, Any]) -> bytes:
-    found = (_FIELDS[name](value) for name, value in schema.items() if name in _FIELDS)
+    fields = (_FIELDS[name](value) for name, value in schema.items() if name in _FIELDS)
     extensions = {name: value for name, value in schema.items() if name.startswith("x-")}
-    return b"".join(found) + _named(_EXTENSION, extensions, _any)
+    return b"".join(fields) + _named(_EXTENSION, extensions, _any)
 
 
 def _named(number: int, values: Mapping[str, Any], encode: Callable[[Any], bytes]) -> bytes:
@@ -64,12 +64,12 @@ def _text(number: int, value: str) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    found = bytearray()
+    data = bytearray()
     while value >= 1 << _SEVEN_BITS:
-        found.append(value & 0x7F | 0x80)
+        data.append(value & 0x7F | 0x80)
         value >>= _SEVEN_BITS
-    found.append(value)
-    return bytes(found)
+    data.append(value)
+    return bytes(data)
 
 
 _FIELDS: Final[Mapping[str, Callable[[Any], bytes]]] = {

@@ -77,17 +77,17 @@ class Schemas:
     def add_custom(self, kind: Kind, schema: JsonObject | None) -> str:
         """Add a kind by the schema of its definition; without one, an object of any fields."""
         name = ".".join([*reversed(kind.group.split(".")), kind.version, kind.kind])
-        given: JsonObject = schema or {"x-kubernetes-preserve-unknown-fields": True}
+        base: JsonObject = schema or {"x-kubernetes-preserve-unknown-fields": True}
         meta = self._refer(_OBJECT_META)
-        known = {
+        common = {
             "apiVersion": {"type": "string", "description": "The group and version of the API."},
             "kind": {"type": "string", "description": "The type of the object."},
             "metadata": {"description": "As of all objects.", **self._embed(meta)},
         }
-        defined: JsonObject = given.get("properties") or {}
-        metadata = {"metadata": known["metadata"]}  # of which a definition says nothing
-        fields = {"type": "object", "properties": {**known, **defined, **metadata}}
-        self.found[name] = {**given, **fields, GVK: [group_version_kind(kind)]}
+        defined: JsonObject = base.get("properties") or {}
+        metadata = {"metadata": common["metadata"]}  # of which a definition says nothing
+        fields = {"type": "object", "properties": {**common, **defined, **metadata}}
+        self.found[name] = {**base, **fields, GVK: [group_version_kind(kind)]}
         return name
 
     def _find_model(self, kind: Kind) -> str:
@@ -114,8 +114,8 @@ class Schemas:
         return name
 
     def _field(self, name: str, kind: str, text: str) -> JsonObject:
-        found = self._refer_either() if kind == "object" and name in _EITHER else self._of(kind)
-        return {"description": text, **self._embed(found)} if text else self._embed(found)
+        schema = self._refer_either() if kind == "object" and name in _EITHER else self._of(kind)
+        return {"description": text, **self._embed(schema)} if text else self._embed(schema)
 
     def _of(self, kind: str) -> JsonObject:
         """The schema of a type as the table has it, such as `list[V1Container]`."""
@@ -149,11 +149,11 @@ def group_version_kind(kind: Kind) -> dict[str, str]:
 
 def _schema_name(model: str) -> str:
     """The name of a schema: kubectl shows the part behind the last dot."""
-    found = _MODEL.fullmatch(model)
-    if found is None:
+    match = _MODEL.fullmatch(model)
+    if match is None:
         return f"io.k8s.{model}"
-    parts = (found["group"] or "", found["version"], found["kind"])
-    return ".".join(["io.k8s", *(part.lower() for part in parts[:2] if part), parts[2]])
+    parts = (match["group"] or "", match["version"], match["kind"])
+    return ".".join(["io.k8s", *(segment.lower() for segment in parts[:2] if segment), parts[2]])
 
 
 @cache

@@ -20,10 +20,10 @@ def is_schema(schema: object) -> bool:
         value, depth = left.pop()
         if not isinstance(value, Mapping) or depth > _MAX_DEPTH:
             return False
-        known = cast("Mapping[str, Any]", value)
-        if not _has_valid_fields(known):
+        fields = cast("Mapping[str, Any]", value)
+        if not _has_valid_fields(fields):
             return False
-        left += [(below, depth + 1) for below in _schemas_below(known)]
+        left += [(below, depth + 1) for below in _schemas_below(fields)]
     return True
 
 

@@ -72,12 +72,12 @@ def read_spec(body: bytes, content_type: str, kind: str) -> ReviewSpec:
     if sent not in (JSON, PROTOBUF):
         raise UnsupportedBodyProblem(f"the body must be of the media type {JSON} or {PROTOBUF}")
     try:
-        found = msgspec.json.decode(body, type=_Review) if sent == JSON else _decode(body, kind)
+        review = msgspec.json.decode(body, type=_Review) if sent == JSON else _decode(body, kind)
     except (ValueError, RecursionError) as e:
         raise BadRequestProblem(f"the body is no {kind}: {e}") from None
-    if found.kind not in ("", kind):
-        raise BadRequestProblem(f"the body is a {found.kind[:80]!r}, not a {kind}")
-    return found.spec
+    if review.kind not in ("", kind):
+        raise BadRequestProblem(f"the body is a {review.kind[:80]!r}, not a {kind}")
+    return review.spec
 
 
 def _decode(body: bytes, kind: str) -> _Review:
@@ -105,12 +105,12 @@ def _decode(body: bytes, kind: str) -> _Review:
 
 
 def _texts(message: bytes, most: int) -> Sequence[str]:
-    return [part.decode() for part in _parts(message, most)]
+    return [text.decode() for text in _parts(message, most)]
 
 
 def _parts(message: bytes, most: int) -> Sequence[bytes]:
     """The fields 1 to `most` of a message, which are texts or messages; empty if missing."""
-    found = [b""] * most
+    fields = [b""] * most
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
@@ -125,9 +125,9 @@ def _parts(message: bytes, most: int) -> Sequence[bytes]:
         if at + length > len(message):
             raise ValueError("a field is cut off")
         if form == _BYTES and 0 < number <= most:
-            found[number - 1] = message[at : at + length]
+            fields[number - 1] = message[at : at + length]
         at += length
-    return found
+    return fields
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:

@@ -65,29 +65,38 @@ class Reviews:
         spec = read_spec(body, request.headers.get("content-type", ""), kind)
         match kind:
             case "SelfSubjectAccessReview":
-                found = {"spec": spec, "status": await self._decide(user, cluster, spec)}
+                content = {"spec": spec, "status": await self._decide(user, cluster, spec)}
             case "SelfSubjectRulesReview":
-                found = {"spec": spec, "status": _RULES}
+                content = {"spec": spec, "status": _RULES}
             case _:
-                found = {"status": {"userInfo": _describe(user)}}
+                content = {"status": {"userInfo": _describe(user)}}
         group = "authentication" if kind == "SelfSubjectReview" else "authorization"
         head: dict[str, Any] = {"kind": kind, "apiVersion": f"{group}.k8s.io/v1", "metadata": {}}
-        return json_response(msgspec.json.encode({**head, **found}), status=_CREATED)
+        return json_response(msgspec.json.encode({**head, **content}), status=_CREATED)
 
     async def _decide(self, user: User, cluster: str, spec: ReviewSpec) -> dict[str, Any]:
-        asked, path = spec.resource_attributes, spec.non_resource_attributes
+        attributes, path = spec.resource_attributes, spec.non_resource_attributes
         if path is not None:
             first = "/" + path.path.removeprefix("/").partition("/")[0]
             return {"allowed": path.verb == "get" and first in _OPEN_PATHS}
-        if asked is None:
+        if attributes is None:
             raise BadRequestProblem("spec has neither resourceAttributes nor nonResourceAttributes")
-        if len(max(msgspec.structs.astuple(asked), key=len)) > _MAX_NAME:
+        if len(max(msgspec.structs.astuple(attributes), key=len)) > _MAX_NAME:
             raise BadRequestProblem(f"a name has more than {_MAX_NAME} characters")
-        if _ANY in (asked.verb, asked.group, asked.resource) or not asked.resource:
+        if (
+            _ANY in (attributes.verb, attributes.group, attributes.resource)
+            or not attributes.resource
+        ):
             return {"allowed": False, "reason": _ONE_BY_ONE}
-        if asked.verb not in VERBS or asked.subresource:
+        if attributes.verb not in VERBS or attributes.subresource:
             return {"allowed": False, "reason": _READ_ONLY}
-        right = Right(asked.verb, asked.group or CORE, asked.resource, asked.namespace, asked.name)
+        right = Right(
+            attributes.verb,
+            attributes.group or CORE,
+            attributes.resource,
+            attributes.namespace,
+            attributes.name,
+        )
         asks_fleet = cluster == FLEET
         clusters = sorted((await self._catalog.fleet()).clusters) if asks_fleet else [cluster]
         return {"allowed": bool(await self._access.authorise(user, right, clusters))}
@@ -104,5 +113,5 @@ _RULES: Final = {
 
 
 def _describe(user: User) -> dict[str, Any]:
-    found = user.to_review()
-    return {"username": found.pop("user", "system:anonymous"), **found}
+    fields = user.to_review()
+    return {"username": fields.pop("user", "system:anonymous"), **fields}

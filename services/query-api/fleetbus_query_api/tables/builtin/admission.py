@@ -16,10 +16,10 @@ def _param_kind(policy: Tree) -> str:
 
 
 def _param_ref(binding: Tree) -> str:
-    found = look(binding, "spec", "paramRef")
-    if name := text(found, "name"):
-        return f"{text(found, 'namespace') or '*'}/{name}"
-    return render_selector(look(found, "selector")) or UNSET
+    reference = look(binding, "spec", "paramRef")
+    if name := text(reference, "name"):
+        return f"{text(reference, 'namespace') or '*'}/{name}"
+    return render_selector(look(reference, "selector")) or UNSET
 
 
 def _distinguisher(schema: Tree) -> str:
@@ -33,23 +33,23 @@ def _is_dangling(schema: Tree) -> str:
 
 
 def _service(api: Tree) -> str:
-    found = mapping(api, "spec", "service")
-    return f"{text(found, 'namespace')}/{text(found, 'name')}" if found else "Local"
+    service = mapping(api, "spec", "service")
+    return f"{text(service, 'namespace')}/{text(service, 'name')}" if service else "Local"
 
 
 def _available(api: Tree) -> str:
     conditions = many(api, "status", "conditions")
-    found = next((c for c in conditions if c.get("type") == "Available"), None)
-    if found is None:
+    condition = next((c for c in conditions if c.get("type") == "Available"), None)
+    if condition is None:
         return "Unknown"
-    status, reason = text(found, "status"), text(found, "reason")
+    status, reason = text(condition, "status"), text(condition, "reason")
     return f"{status} ({reason})" if reason and status != "True" else status
 
 
 def _limited(name: str, *path: str) -> Column:
     def cell(level: Tree) -> Cell:
-        found = look(level, "spec", "limited", *path)
-        return found if isinstance(found, int) else NONE
+        value = look(level, "spec", "limited", *path)
+        return value if isinstance(value, int) else NONE
 
     return column(name, cell)
 

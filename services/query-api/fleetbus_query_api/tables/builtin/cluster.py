@@ -27,8 +27,8 @@ _ROLE_LABEL: Final = "kubernetes.io/role"
 
 def _node_status(node: Tree) -> str:
     conditions = many(node, "status", "conditions")
-    known = [c.get("status") for c in conditions if c.get("type") == "Ready"]
-    words = ["Ready" if known[-1] == "True" else "NotReady"] if known else ["Unknown"]
+    states = [c.get("status") for c in conditions if c.get("type") == "Ready"]
+    words = ["Ready" if states[-1] == "True" else "NotReady"] if states else ["Unknown"]
     if look(node, "spec", "unschedulable"):
         words.append("SchedulingDisabled")
     return ",".join(words)
@@ -110,10 +110,10 @@ def _health(status: Tree) -> Tree:
 
 
 def _component_status(status: Tree) -> str:
-    found = _health(status)
-    if not found:
+    health = _health(status)
+    if not health:
         return "Unknown"
-    return "Healthy" if found.get("status") == "True" else "Unhealthy"
+    return "Healthy" if health.get("status") == "True" else "Unhealthy"
 
 
 _EVENT: Final = (

@@ -39,7 +39,7 @@ def _stored_versions(storage_version: Tree) -> str:
 
 
 def _migrated(migration: Tree) -> str:
-    resource, group = (text(migration, "spec", "resource", part) for part in ("resource", "group"))
+    resource, group = (text(migration, "spec", "resource", name) for name in ("resource", "group"))
     return f"{resource}.{group}" if group else resource
 
 

@@ -28,16 +28,16 @@ _DEFAULT_CLASS: Final = "ingressclass.kubernetes.io/is-default-class"
 
 def _balancers(tree: Tree) -> list[str]:
     entries = many(tree, "status", "loadBalancer", "ingress")
-    return sorted({text(one, "ip") or text(one, "hostname") for one in entries} - {""})
+    return sorted({text(entry, "ip") or text(entry, "hostname") for entry in entries} - {""})
 
 
 def _external_ip(service: Tree) -> str:
-    kind, given = text(service, "spec", "type"), strings(service, "spec", "externalIPs")
+    kind, addresses = text(service, "spec", "type"), strings(service, "spec", "externalIPs")
     if kind == "ExternalName":
         return text(service, "spec", "externalName")
     if kind == "LoadBalancer":
-        return ",".join([*_balancers(service), *given]) or "<pending>"
-    return ",".join(given) or NONE if kind in {"ClusterIP", "NodePort"} else UNKNOWN
+        return ",".join([*_balancers(service), *addresses]) or "<pending>"
+    return ",".join(addresses) or NONE if kind in {"ClusterIP", "NodePort"} else UNKNOWN
 
 
 def _cluster_ip(service: Tree) -> str:
@@ -62,12 +62,12 @@ def _endpoints(endpoints: Tree) -> str:
     if not subsets:
         return NONE
     total = 0
-    shown: list[str] = []
+    pairs: list[str] = []
     for subset in subsets:
         addresses, ports = many(subset, "addresses"), many(subset, "ports")
         total += len(addresses) * (len(ports) or 1)
-        shown += islice(_pairs(addresses, ports), SHOWN - len(shown))
-    return some(shown, total)
+        pairs += islice(_pairs(addresses, ports), SHOWN - len(pairs))
+    return some(pairs, total)
 
 
 def _pairs(addresses: Sequence[Tree], ports: Sequence[Tree]) -> Iterator[str]:
@@ -92,19 +92,22 @@ def _slice_ports(endpoint_slice: Tree) -> str:
 
 def _slice_endpoints(endpoint_slice: Tree) -> str:
     endpoints = many(endpoint_slice, "endpoints")
-    return some([one for found in endpoints for one in strings(found, "addresses")]) or UNSET
+    return (
+        some([address for endpoint in endpoints for address in strings(endpoint, "addresses")])
+        or UNSET
+    )
 
 
 def _hosts(ingress: Tree) -> str:
     """The hosts of the first rules; how many more is counted in rules, as API servers do."""
-    shown, has_more = list[str](), False
+    hosts, has_more = list[str](), False
     rules = many(ingress, "spec", "rules")
     for rule in rules:
-        has_more = has_more or len(shown) == _MAX_HOSTS
+        has_more = has_more or len(hosts) == _MAX_HOSTS
         if not has_more and (host := text(rule, "host")):
-            shown.append(host)
+            hosts.append(host)
     more = f" + {len(rules) - _MAX_HOSTS} more..." if has_more else ""
-    return ",".join(shown) + more if shown else "*"
+    return ",".join(hosts) + more if hosts else "*"
 
 
 def _ingress_ports(ingress: Tree) -> str:
@@ -112,12 +115,12 @@ def _ingress_ports(ingress: Tree) -> str:
 
 
 def _parameters(ingress_class: Tree) -> str:
-    found = mapping(ingress_class, "spec", "parameters")
-    if not found:
+    parameters = mapping(ingress_class, "spec", "parameters")
+    if not parameters:
         return NONE
-    group = found.get("apiGroup")
-    kind = text(found, "kind") if group is None else f"{text(found, 'kind')}.{group}"
-    return f"{kind}/{text(found, 'name')}"
+    group = parameters.get("apiGroup")
+    kind = text(parameters, "kind") if group is None else f"{text(parameters, 'kind')}.{group}"
+    return f"{kind}/{text(parameters, 'name')}"
 
 
 def _ingress_class_name(ingress_class: Tree) -> str:

@@ -17,16 +17,16 @@ def ready(pod: Tree) -> str:
     """Render `<ready containers>/<containers>`; sidecars count, other init containers do not."""
     sidecars = _sidecars(pod)
     total = len(many(pod, "spec", "containers")) + len(_names_of_sidecars(pod))
-    found = 0
+    count = 0
     for state in many(pod, "status", "initContainerStatuses"):
         if number(state, "state", "terminated", "exitCode") == 0 and _ended(state):
             continue
         if state.get("name") not in sidecars or not state.get("started"):
             break  # those behind it have not started
-        found += bool(state.get("ready"))
+        count += bool(state.get("ready"))
     if not _starting(pod) or _is_initialized(pod):
-        found += sum(map(_is_running, many(pod, "status", "containerStatuses")))
-    return f"{found}/{total}"
+        count += sum(map(_is_running, many(pod, "status", "containerStatuses")))
+    return f"{count}/{total}"
 
 
 def status(pod: Tree) -> str:
@@ -37,17 +37,17 @@ def status(pod: Tree) -> str:
             return "Unknown"
         if phase not in _FINAL:
             return "Terminating"
-    shown = reason or phase
+    summary = reason or phase
     conditions = many(pod, "status", "conditions")
     if any(
         c.get("type") == "PodScheduled" and c.get("reason") == "SchedulingGated" for c in conditions
     ):
-        shown = "SchedulingGated"
+        summary = "SchedulingGated"
     starting = _starting(pod)
-    shown = starting or shown
+    summary = starting or summary
     if not starting or _is_initialized(pod):
-        shown = _running(pod, shown)
-    return shown
+        summary = _running(pod, summary)
+    return summary
 
 
 def restarts(pod: Tree) -> str:
@@ -60,18 +60,18 @@ def restarts(pod: Tree) -> str:
         states = _until_failed(pod)
     total = sum(number(state, "restartCount") for state in states)
     ends = [parse_time(look(s, "lastState", "terminated", "finishedAt") or "") for s in states]
-    known = [end for end in ends if end is not None]
-    return f"{total} ({since(max(known).isoformat())} ago)" if total and known else str(total)
+    times = [end for end in ends if end is not None]
+    return f"{total} ({since(max(times).isoformat())} ago)" if total and times else str(total)
 
 
 def _until_failed(pod: Tree) -> Sequence[Tree]:
     """The init containers up to the first that has neither finished nor, as a sidecar, started."""
-    sidecars, found = _sidecars(pod), list[Tree]()
+    sidecars, states = _sidecars(pod), list[Tree]()
     for state in many(pod, "status", "initContainerStatuses"):
-        found.append(state)
+        states.append(state)
         if not _is_past(state, sidecars):
             break
-    return found
+    return states
 
 
 def _readiness_gates(pod: Tree) -> str:
@@ -84,8 +84,8 @@ def _readiness_gates(pod: Tree) -> str:
 
 
 def _ip(pod: Tree) -> str:
-    found = many(pod, "status", "podIPs")
-    return (text(found[0], "ip") if found else text(pod, "status", "podIP")) or NONE
+    addresses = many(pod, "status", "podIPs")
+    return (text(addresses[0], "ip") if addresses else text(pod, "status", "podIP")) or NONE
 
 
 def _starting(pod: Tree) -> str:
@@ -110,19 +110,19 @@ def _is_past(state: Tree, sidecars: frozenset[str]) -> bool:
     return state.get("name") in sidecars and bool(state.get("started"))
 
 
-def _running(pod: Tree, shown: str) -> str:
+def _running(pod: Tree, summary: str) -> str:
     """Return the reason of the first container that has one; a failure comes before Completed."""
     states = many(pod, "status", "containerStatuses")
-    shown = next((reason for state in states if (reason := _reason(state))), shown)
-    if shown != "Completed":
-        return shown
+    summary = next((reason for state in states if (reason := _reason(state))), summary)
+    if summary != "Completed":
+        return summary
     is_running = any(map(_is_running, states))
     if is_running and _has_ready_condition(pod):
         return "Running"
     failed = next(filter(_has_failed, states), None)
     if failed is not None:
         return _end(failed)
-    return "NotReady" if is_running else shown
+    return "NotReady" if is_running else summary
 
 
 def _has_ready_condition(pod: Tree) -> bool:
@@ -193,7 +193,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     ),
     "core/podtemplates": (
         NAME,
-        *template_columns("template", "spec", "containers", shown=True),
+        *template_columns("template", "spec", "containers", by_default=True),
         column("Pod Labels", labels("template", "metadata", "labels")),
     ),
 }

@@ -38,8 +38,8 @@ def _condition(request: Tree) -> str:
 
 
 def _state(request: Tree) -> str:
-    found = [text(c, "type") for c in many(request, "status", "conditions")]
-    return next((kind for kind in reversed(found) if kind in _DECIDED), "Pending")
+    types = [text(c, "type") for c in many(request, "status", "conditions")]
+    return next((kind for kind in reversed(types) if kind in _DECIDED), "Pending")
 
 
 _BINDING: Final = (

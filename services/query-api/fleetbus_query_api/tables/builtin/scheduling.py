@@ -80,8 +80,8 @@ def _policy(group: Tree) -> str:
 
 
 def _workload(group: Tree) -> str:
-    found = mapping(group, "spec", "workloadRef")
-    return text(found, "workloadName") if found else NONE
+    reference = mapping(group, "spec", "workloadRef")
+    return text(reference, "workloadName") if reference else NONE
 
 
 def _group_state(group: Tree) -> str:

@@ -35,8 +35,8 @@ _MODES: Final = {
 
 
 def _modes(tree: Tree, *path: str) -> str:
-    given = strings(tree, *path)
-    return ",".join(short for name, short in _MODES.items() if name in given)
+    modes = strings(tree, *path)
+    return ",".join(short for name, short in _MODES.items() if name in modes)
 
 
 def _phase(tree: Tree) -> str:
@@ -81,7 +81,7 @@ def _created(storage_class: Tree) -> float:
 def _token_requests(driver: Tree) -> str:
     if look(driver, "spec", "tokenRequests") is None:
         return UNSET
-    return ",".join(text(one, "audience") for one in many(driver, "spec", "tokenRequests"))
+    return ",".join(text(request, "audience") for request in many(driver, "spec", "tokenRequests"))
 
 
 def _lifecycle_modes(driver: Tree) -> str:

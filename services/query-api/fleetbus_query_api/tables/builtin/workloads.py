@@ -74,8 +74,8 @@ def _lasted(job: Tree) -> str:
 
 
 def _suspend(cron_job: Tree) -> str:
-    found = look(cron_job, "spec", "suspend")
-    return str(found) if isinstance(found, bool) else UNSET
+    value = look(cron_job, "spec", "suspend")
+    return str(value) if isinstance(value, bool) else UNSET
 
 
 def _last_schedule(cron_job: Tree) -> str:
@@ -85,7 +85,7 @@ def _last_schedule(cron_job: Tree) -> str:
 
 def _controller(revision: Tree) -> str:
     owners = many(revision, "metadata", "ownerReferences")
-    owner = next((one for one in owners if one.get("controller")), None)
+    owner = next((reference for reference in owners if reference.get("controller")), None)
     if owner is None:
         return NONE
     group = text(owner, "apiVersion").rpartition("/")[0]
@@ -93,35 +93,35 @@ def _controller(revision: Tree) -> str:
     return f"{kind}{'.' if group else ''}{group}/{text(owner, 'name')}"
 
 
-def _metric(wanted: Tree, found: Tree) -> str:
+def _metric(spec: Tree, status: Tree) -> str:
     """Render a metric as current/target."""
-    kind = text(wanted, "type")
+    kind = text(spec, "type")
     field = kind[:1].lower() + kind[1:]
     if kind not in (*_AVERAGED, *_RESOURCES, "Pods"):
         return "<unknown type>"
-    target, current = look(wanted, field, "target"), look(found, field, "current")
-    name = f"{text(wanted, field, 'name')}: " if kind in _RESOURCES else ""
+    target, current = look(spec, field, "target"), look(status, field, "current")
+    name = f"{text(spec, field, 'name')}: " if kind in _RESOURCES else ""
     has_average = look(target, "averageValue") is not None
     if kind in _RESOURCES and not has_average:
         used, aim = look(current, "averageUtilization"), look(target, "averageUtilization")
         percent = UNKNOWN if used is None else f"{used}%"
         return f"{name}{percent}/{'<auto>' if aim is None else f'{aim}%'}"
     key = "averageValue" if has_average or kind == "Pods" else "value"
-    is_unknown = look(found, field) is None or (has_average and kind in _AVERAGED)
+    is_unknown = look(status, field) is None or (has_average and kind in _AVERAGED)
     absent = UNKNOWN if is_unknown else _NIL
-    shown = text(current, key) or absent
+    value = text(current, key) or absent
     average = " (avg)" if has_average and kind in _AVERAGED else ""
-    return f"{name}{shown}/{text(target, key) or _NIL}{average}"
+    return f"{name}{value}/{text(target, key) or _NIL}{average}"
 
 
 def _targets(autoscaler: Tree) -> str:
-    wanted = many(autoscaler, "spec", "metrics")
-    found: list[Tree] = [*many(autoscaler, "status", "currentMetrics")]
-    found += [{}] * (len(wanted) - len(found))
-    metrics = [_metric(*pair) for pair in zip(wanted, found, strict=False)]
+    specs = many(autoscaler, "spec", "metrics")
+    statuses: list[Tree] = [*many(autoscaler, "status", "currentMetrics")]
+    statuses += [{}] * (len(specs) - len(statuses))
+    metrics = [_metric(*pair) for pair in zip(specs, statuses, strict=False)]
     more = len(metrics) - _MAX_METRICS
-    shown = ", ".join(metrics[:_MAX_METRICS])
-    return f"{shown} + {more} more..." if more > 0 else shown or NONE
+    listed = ", ".join(metrics[:_MAX_METRICS])
+    return f"{listed} + {more} more..." if more > 0 else listed or NONE
 
 
 def _reference(autoscaler: Tree) -> str:
