@@ -31,14 +31,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def read_options(arguments: Sequence[str] | None = None) -> Options:
     """The options of a command line; None reads that of this process."""
-    given = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     return Options(
-        clusters=given.clusters,
-        folder=given.dir.absolute(),
-        admin_port=given.admin_port,
-        record=given.record,
-        instant=given.instant,
-        progress_interval=given.progress_interval,
+        clusters=options.clusters,
+        folder=options.dir.absolute(),
+        admin_port=options.admin_port,
+        record=options.record,
+        instant=options.instant,
+        progress_interval=options.progress_interval,
     )
 
 

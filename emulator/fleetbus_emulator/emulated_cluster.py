@@ -179,12 +179,12 @@ class EmulatedCluster:
         """
         deadline = time.monotonic() + within.total_seconds()
         while True:
-            found = self.get(gvr, namespace, name)
-            if found is not None and condition(found):
-                return found
+            obj = self.get(gvr, namespace, name)
+            if obj is not None and condition(obj):
+                return obj
             if time.monotonic() > deadline:
                 where = f"{self.name}: {gvr} {namespace or '-'}/{name}"
-                raise TimeoutError(f"{where} is not as expected: {found!r}")
+                raise TimeoutError(f"{where} is not as expected: {obj!r}")
             time.sleep(_POLL_SECONDS)
 
     def settle(self, within: timedelta = timedelta(seconds=10)) -> None:

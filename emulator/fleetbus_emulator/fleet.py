@@ -65,8 +65,8 @@ class EmulatedFleet:
         try:
             return self._clusters[name]
         except KeyError:
-            known = ", ".join(self._clusters)
-            raise KeyError(f"no cluster {name!r} in this fleet, only {known}") from None
+            names = ", ".join(self._clusters)
+            raise KeyError(f"no cluster {name!r} in this fleet, only {names}") from None
 
     def __len__(self) -> int:
         return len(self._clusters)
@@ -119,8 +119,10 @@ def emulated_fleet(
         serving = _serving(emulated, tls=tls, workloads=workloads, timing=timing, seed=seed)
         with loop.entered(serving) as (servers, simulators):
             pairs = zip(emulated, simulators, strict=True)
-            found = [EmulatedCluster(cluster, servers, sim, loop) for cluster, sim in pairs]
-            fleet = EmulatedFleet(found, servers, loop, folder / "kubeconfig")
+            emulated_clusters = [
+                EmulatedCluster(cluster, servers, sim, loop) for cluster, sim in pairs
+            ]
+            fleet = EmulatedFleet(emulated_clusters, servers, loop, folder / "kubeconfig")
             fleet.write_kubeconfig(fleet.kubeconfig, next(iter(tokens), None) if tokens else None)
             yield fleet
 

@@ -73,7 +73,7 @@ def load_routes(simulators: Iterable[Simulator]) -> Iterable[web.RouteDef]:
 
 class _Loading:
     def __init__(self, simulators: Iterable[Simulator]) -> None:
-        self._simulators = {one.cluster.name: one for one in simulators}
+        self._simulators = {simulator.cluster.name: simulator for simulator in simulators}
 
     async def run_controllers(self, request: web.Request) -> web.Response:
         simulator = self._simulator(request)
@@ -105,11 +105,11 @@ class _Loading:
 
     def _simulator(self, request: web.Request) -> Simulator:
         name = request.match_info["cluster"]
-        found = self._simulators.get(name)
-        if found is None:
-            known = ", ".join(self._simulators)
-            raise Refusal(HTTPStatus.NOT_FOUND, f"there is no cluster {name!r}, only {known}")
-        return found
+        simulator = self._simulators.get(name)
+        if simulator is None:
+            names = ", ".join(self._simulators)
+            raise Refusal(HTTPStatus.NOT_FOUND, f"there is no cluster {name!r}, only {names}")
+        return simulator
 
 
 def _store(simulator: Simulator, lines: list[bytes], loaded: Loaded) -> None:
@@ -134,12 +134,12 @@ def _parse(line: bytes) -> tuple[str, JsonObject]:
         FieldError: It has none.
     """
     try:
-        found: Any = orjson.loads(line)
+        content: Any = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise FieldError("line", f"is no JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise FieldError("line", "must be an object with the fields type and object")
-    document = cast("JsonObject", found)
+    document = cast("JsonObject", content)
     gvr, obj = document.get("type"), document.get("object")
     if not isinstance(gvr, str):
         raise FieldError("type", "must be a type, like v1/pods")
@@ -151,17 +151,17 @@ def _parse(line: bytes) -> tuple[str, JsonObject]:
 async def _slices(request: web.Request) -> AsyncGenerator[list[bytes]]:
     """The lines of a body, some hundred at a time."""
     lines: list[bytes] = []
-    rest = b""
+    remainder = b""
     async for chunk in request.content.iter_any():
-        *whole, rest = (rest + chunk).split(b"\n")
-        if len(rest) > _LONGEST_LINE:
+        *complete, remainder = (remainder + chunk).split(b"\n")
+        if len(remainder) > _LONGEST_LINE:
             raise FieldError("line", f"is longer than {_LONGEST_LINE} bytes")
-        lines += [line for line in whole if line]
+        lines += [line for line in complete if line]
         while len(lines) >= _SLICE:
             yield lines[:_SLICE]
             del lines[:_SLICE]
             await asyncio.sleep(0)
-    yield [*lines, *([rest] if rest else [])]
+    yield [*lines, *([remainder] if remainder else [])]
 
 
 def _document(loaded: Loaded) -> JsonObject:
@@ -189,15 +189,15 @@ async def load_objects(
     Raises:
         AdminError: The endpoint refused a line; what came before it is stored.
     """
-    async for found in admin.stream(cluster, "objects", lines):
-        if "error" in found:
-            raise AdminError(HTTPStatus.BAD_REQUEST, {"error": f"{cluster}: {found['error']}"})
-        types = found.get("types") or {"": found["objects"]}
+    async for progress in admin.stream(cluster, "objects", lines):
+        if "error" in progress:
+            raise AdminError(HTTPStatus.BAD_REQUEST, {"error": f"{cluster}: {progress['error']}"})
+        types = progress.get("types") or {"": progress["objects"]}
         yield Loaded(
             Counter(types),
-            Counter(found.get("notServed") or {}),
-            list(found.get("refused") or []),
-            int(found.get("refusedCount", 0)),
+            Counter(progress.get("notServed") or {}),
+            list(progress.get("refused") or []),
+            int(progress.get("refusedCount", 0)),
         )
 
 

@@ -28,17 +28,17 @@ def _objects_of(documents: Iterable[object], path: str) -> Generator[JsonObject]
     for document in documents:
         if document is None:  # nothing between two lines of dashes
             continue
-        found = _as_object(document)
-        if found is None:
-            shown = repr(document)[:LONGEST_QUOTE]
-            raise ValueError(f"{path}: no object with apiVersion and kind: {shown}")
-        if found["kind"] == "List":
-            yield from _objects_of(found.get("items") or [], path)
+        obj = _as_object(document)
+        if obj is None:
+            text = repr(document)[:LONGEST_QUOTE]
+            raise ValueError(f"{path}: no object with apiVersion and kind: {text}")
+        if obj["kind"] == "List":
+            yield from _objects_of(obj.get("items") or [], path)
         else:
-            yield found
+            yield obj
 
 
 def _as_object(document: object) -> JsonObject | None:
-    found = cast("JsonObject", document) if isinstance(document, dict) else {}
-    named = all(isinstance(found.get(field), str) for field in ("apiVersion", "kind"))
-    return found if named else None
+    obj = cast("JsonObject", document) if isinstance(document, dict) else {}
+    named = all(isinstance(obj.get(field), str) for field in ("apiVersion", "kind"))
+    return obj if named else None

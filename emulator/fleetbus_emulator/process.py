@@ -123,7 +123,7 @@ async def _serve(options: Options) -> None:
         )
         kubeconfig = kubeconfig_file(options.folder)
         port = admin.rpartition(":")[2]
-        _write_whole(admin_port_file(options.folder), lambda part: part.write_text(port))
+        _write_whole(admin_port_file(options.folder), lambda temporary: temporary.write_text(port))
         # The file appears last: whoever waits for it may call the servers at once.
         _write_whole(kubeconfig, servers.write_kubeconfig)
         sys.stdout.write(f"kubeconfig: {kubeconfig}\nadmin endpoint: {admin}\n")
@@ -139,7 +139,7 @@ def _record(clusters: Iterable[Cluster], folder: Path, exits: contextlib.AsyncEx
 
 def _write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file atomically."""
-    part = path.with_suffix(".part")
-    part.unlink(missing_ok=True)
-    write(part)
-    part.replace(path)
+    temporary = path.with_suffix(".part")
+    temporary.unlink(missing_ok=True)
+    write(temporary)
+    temporary.replace(path)

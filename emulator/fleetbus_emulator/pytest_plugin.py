@@ -42,10 +42,10 @@ def fleet(request: pytest.FixtureRequest) -> Generator[EmulatedFleet]:
     options: dict[str, Any] = dict(marker.kwargs) if marker else {}
     with contextlib.ExitStack() as exits:
         try:
-            found = exits.enter_context(emulated_fleet(*args, **options))
+            emulated = exits.enter_context(emulated_fleet(*args, **options))
         except (TypeError, ValueError) as e:  # an invalid option
             pytest.fail(f"@pytest.mark.fleet: {e}", pytrace=False)
-        yield found
+        yield emulated
 
 
 @pytest.fixture

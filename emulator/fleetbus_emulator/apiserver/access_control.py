@@ -175,9 +175,9 @@ def _create_bootstrap_objects(state: State, served: ServedTypes) -> None:
     """The first roles and bindings, and the controller that keeps aggregated roles."""
     types: dict[str, Served] = {}
     for plural, obj in bootstrap_objects():
-        found = types.get(plural) or served.find(GROUP, "v1", plural)
-        assert found is not None  # noqa: S101 - a built-in type
-        types[plural] = found
+        served_type = types.get(plural) or served.find(GROUP, "v1", plural)
+        assert served_type is not None  # noqa: S101 - a built-in type
+        types[plural] = served_type
         options = WriteOptions(manager=BOOTSTRAP_MANAGER)
-        write.create(state, Target(found, None, ""), obj, options)
+        write.create(state, Target(served_type, None, ""), obj, options)
     RoleAggregation(state, types["clusterroles"]).run()

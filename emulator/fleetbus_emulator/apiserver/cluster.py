@@ -221,8 +221,8 @@ class Cluster:
     def _apply_to_open_watches(self, rule: Rule) -> None:
         if not affects_open_watches(rule.action):
             return
-        for watch, found in self._watches.items():
-            if self.faults.hit(rule, found.seen):
+        for watch, open_watch in self._watches.items():
+            if self.faults.hit(rule, open_watch.seen):
                 watch.faults.append(WatchFault(rule, watch.sent))
                 watch.wake()
 
@@ -466,8 +466,8 @@ class Cluster:
     @property
     def uid(self) -> str:
         """The uid of the namespace kube-system, the identity of the cluster."""
-        found = self._state.store(NAMESPACES).get(("", "kube-system"))
-        return found.obj["metadata"]["uid"] if found else ""
+        namespace = self._state.store(NAMESPACES).get(("", "kube-system"))
+        return namespace.obj["metadata"]["uid"] if namespace else ""
 
     def roll_back(self, resource_version: int) -> None:
         """Return to a past state and revision, as after restoring etcd from a backup.

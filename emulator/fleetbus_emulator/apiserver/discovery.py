@@ -83,9 +83,9 @@ def answer(request: Request, served: ServedTypes) -> Response:
 
 def unknown_path(path: str) -> ApiError:
     """404 for a path that is not served: a Status below the groups that are built in."""
-    first, _, rest = path.strip("/").partition("/")
-    is_own = first == "api" or (first == "apis" and rest.partition("/")[0] in FIRST_GROUPS)
-    return errors.not_routed() if is_own and rest else NotServed()
+    first, _, below = path.strip("/").partition("/")
+    is_own = first == "api" or (first == "apis" and below.partition("/")[0] in FIRST_GROUPS)
+    return errors.not_routed() if is_own and below else NotServed()
 
 
 def _health(request: Request, path: str) -> Response:
@@ -127,10 +127,10 @@ def _legacy(path: str, served: ServedTypes) -> JsonObject | None:
     return _resource_list("", "v1", served) if path == "/api/v1" else None
 
 
-def _legacy_groups(rest: list[str], served: ServedTypes) -> JsonObject | None:
+def _legacy_groups(segments: list[str], served: ServedTypes) -> JsonObject | None:
     """Answer /apis, /apis/GROUP and /apis/GROUP/VERSION."""
     groups = _groups(served)
-    match rest:
+    match segments:
         case []:
             listed = [_group(name, versions) for name, versions in groups.items()]
             return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
@@ -214,19 +214,21 @@ def _aggregated(request: Request, path: str, served: ServedTypes) -> Response | 
     """The aggregated form of /api and /apis, if the client prefers it."""
     if path not in ("/api", "/apis"):
         return None
-    wanted = negotiate(request.headers.get("accept", ""), DISCOVERY)
-    if not wanted.form:
+    media_type = negotiate(request.headers.get("accept", ""), DISCOVERY)
+    if not media_type.form:
         return None
     groups: dict[str, list[str]] = {"": ["v1"]} if path == "/api" else _groups(served)
     items = [_discovery_group(name, versions, served) for name, versions in groups.items()]
     metadata: JsonObject = {}
     document = {
         "kind": "APIGroupDiscoveryList",
-        "apiVersion": f"apidiscovery.k8s.io/{wanted.version}",
+        "apiVersion": f"apidiscovery.k8s.io/{media_type.version}",
         "metadata": metadata,
         "items": items,
     }
-    media = f"application/json;g=apidiscovery.k8s.io;v={wanted.version};as=APIGroupDiscoveryList"
+    media = (
+        f"application/json;g=apidiscovery.k8s.io;v={media_type.version};as=APIGroupDiscoveryList"
+    )
     return _tagged(request, Response(200, orjson.dumps(document), content_type=media))
 
 
@@ -254,7 +256,7 @@ def _discovery_group(group: str, versions: list[str], served: ServedTypes) -> Js
 def _discovery_resources(listed: JsonObject) -> list[JsonObject]:
     """Nest the legacy list's subresources below their resources."""
     group, _, version = listed["groupVersion"].rpartition("/")
-    found: dict[str, JsonObject] = {}
+    by_plural: dict[str, JsonObject] = {}
     for entry in listed["resources"]:
         kind = {
             "group": entry.get("group", group),
@@ -264,9 +266,9 @@ def _discovery_resources(listed: JsonObject) -> list[JsonObject]:
         plural, _, sub = entry["name"].partition("/")
         if sub:
             nested = {"subresource": sub, "responseKind": kind, "verbs": entry["verbs"]}
-            found[plural].setdefault("subresources", []).append(nested)
+            by_plural[plural].setdefault("subresources", []).append(nested)
             continue
-        found[plural] = {
+        by_plural[plural] = {
             "resource": plural,
             "responseKind": kind,
             "scope": "Namespaced" if entry["namespaced"] else "Cluster",
@@ -275,8 +277,8 @@ def _discovery_resources(listed: JsonObject) -> list[JsonObject]:
         }
         for name in ("shortNames", "categories"):
             if name in entry:
-                found[plural][name] = entry[name]
-    return list(found.values())
+                by_plural[plural][name] = entry[name]
+    return list(by_plural.values())
 
 
 def unconditional(request: Request) -> Request:
@@ -285,15 +287,15 @@ def unconditional(request: Request) -> Request:
     return replace(request, headers=headers)
 
 
-def with_stale(request: Request, whole: Response, groups: Container[str | None]) -> Response:
+def with_stale(request: Request, response: Response, groups: Container[str | None]) -> Response:
     """The aggregated document with groups whose API server is down.
 
     It has an entity tag of its own: clients that know the document of better days read this one.
     """
-    document: JsonObject = orjson.loads(whole.body)
+    document: JsonObject = orjson.loads(response.body)
     for item in document["items"]:
         if item["metadata"].get("name") in groups:
             versions = [listed["version"] for listed in item["versions"]]
-            item["versions"] = [{"version": it, "freshness": "Stale"} for it in versions]
-    stale = Response(whole.status, orjson.dumps(document), content_type=whole.content_type)
+            item["versions"] = [{"version": version, "freshness": "Stale"} for version in versions]
+    stale = Response(response.status, orjson.dumps(document), content_type=response.content_type)
     return _tagged(request, stale)

@@ -74,8 +74,8 @@ class Handler:
         if request.path.strip("/") != "apis":
             return text_response(503, "service unavailable\n")
         down = {rule.match.group for rule in rules if isinstance(rule.action, GroupDown)}
-        whole = self._answer_plain(discovery.unconditional(request), user)
-        return discovery.with_stale(request, whole, down)
+        response = self._answer_plain(discovery.unconditional(request), user)
+        return discovery.with_stale(request, response, down)
 
     def _answer_resource(
         self, request: Request, route: Route, user: User, rules: Sequence[Rule]

@@ -39,9 +39,9 @@ def listing(obj: Any, *path: str) -> list[Any]:
     return as_list(value_at(obj, *path)) or []
 
 
-def same(one: Any, other: Any) -> bool:
+def same(first: Any, other: Any) -> bool:
     """Whether two values are the same JSON; to Python 1, 1.0 and true are equal."""
-    if one != other:
+    if first != other:
         return False
-    texts = (orjson.dumps(value, option=orjson.OPT_SORT_KEYS) for value in (one, other))
+    texts = (orjson.dumps(value, option=orjson.OPT_SORT_KEYS) for value in (first, other))
     return next(texts) == next(texts)

@@ -136,18 +136,18 @@ class Operations:
     # reading ------------------------------------------------------------------------------------
 
     def _get(self, info: RequestInfo) -> Response:
-        renderer, wanted = renderer_for(info.request, info.served, self._state)
-        check_list_kind(wanted, info.served, is_list=False)
+        renderer, media_type = renderer_for(info.request, info.served, self._state)
+        check_list_kind(media_type, info.served, is_list=False)
         target = info.target()
         lists.check_not_future(self._state, info.request.query)
         stored = self._state.store(target.rtype).get(target.key)
         if stored is None:
             raise errors.not_found(target.rtype, target.name)
-        return encoded(200, renderer.one(stored), wanted, info.request)
+        return encoded(200, renderer.one(stored), media_type, info.request)
 
     def _list(self, info: RequestInfo) -> Response:
-        renderer, wanted = renderer_for(info.request, info.served, self._state)
-        check_list_kind(wanted, info.served, is_list=True)
+        renderer, media_type = renderer_for(info.request, info.served, self._state)
+        check_list_kind(media_type, info.served, is_list=True)
         selected = lists.selection(info.served, info.route.namespace, "", info.request.query)
         integer(info.request.query, "timeoutSeconds")
         page = lists.list_page(
@@ -161,7 +161,7 @@ class Operations:
         for rule in info.rules:
             if isinstance(rule.action, PartialList):
                 page = page.cut(rule.action.share)
-        return encoded(200, renderer.many(page.items, page.metadata), wanted, info.request)
+        return encoded(200, renderer.many(page.items, page.metadata), media_type, info.request)
 
     def _watch(self, info: RequestInfo) -> Watch:
         request = info.request
@@ -254,9 +254,9 @@ class Operations:
         return self._written(info, outcome, options)
 
     def _written(self, info: RequestInfo, outcome: Outcome, options: WriteOptions) -> Response:
-        renderer, wanted = renderer_for(info.request, info.served, self._state)
+        renderer, media_type = renderer_for(info.request, info.served, self._state)
         status = 201 if outcome.created else 200
-        response = encoded(status, renderer.one(outcome.stored), wanted, info.request)
+        response = encoded(status, renderer.one(outcome.stored), media_type, info.request)
         response.warn(options.warnings)
         return response
 
@@ -265,20 +265,20 @@ class Operations:
         deleted = delete(self._state, target, delete_options(info.request))
         if deleted.gone and not target.rtype.answers_object:
             return json_response(200, status_of(target, deleted))
-        renderer, wanted = renderer_for(info.request, info.served, self._state)
-        return encoded(200, renderer.one(deleted.stored), wanted, info.request)
+        renderer, media_type = renderer_for(info.request, info.served, self._state)
+        return encoded(200, renderer.one(deleted.stored), media_type, info.request)
 
     def _delete_collection(self, info: RequestInfo) -> Response:
         if not info.served.rtype.deletes_collection:
             raise errors.method_not_allowed(info.route.plural)
-        renderer, wanted = renderer_for(info.request, info.served, self._state)
+        renderer, media_type = renderer_for(info.request, info.served, self._state)
         selected = lists.selection(info.served, info.route.namespace, "", info.request.query)
         options = delete_options(info.request)
         page = lists.list_page(self._state, info.served, selected, info.request.query)
         for stored in page.items:
             namespace, name = stored.key
             delete(self._state, Target(info.served, namespace, name), options)
-        return encoded(200, renderer.many(page.items, page.metadata), wanted, info.request)
+        return encoded(200, renderer.many(page.items, page.metadata), media_type, info.request)
 
 
 def _after_waiting(error: ApiError) -> Response:
@@ -345,9 +345,9 @@ def _expires(rules: Sequence[Rule], where: str) -> bool:
     return any(isinstance(r.action, Expire) and r.action.where == where for r in rules)
 
 
-def encoded(status: int, body: bytes, wanted: MediaType, request: Request) -> Response:
+def encoded(status: int, body: bytes, media_type: MediaType, request: Request) -> Response:
     """A document in the media type that was asked for."""
-    if wanted.media == YAML:
+    if media_type.media == YAML:
         text = yaml.safe_dump(orjson.loads(body), sort_keys=False)
         return Response(status, text.encode(), content_type=YAML)
     if "pretty" in request.query and request.flag("pretty"):

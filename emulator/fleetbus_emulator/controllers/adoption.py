@@ -86,8 +86,8 @@ class Claims:
             self._set_owners(ref, [o for o in owners_of(child) if o.get("uid") != uid_of(owner)])
 
     def _adopt(self, ref: Ref, child: JsonObject) -> None:
-        for kind, wanted in self._managed.items():
-            if wanted != (ref.group, ref.resource):
+        for kind, managed_type in self._managed.items():
+            if managed_type != (ref.group, ref.resource):
                 continue
             for candidate in self._view.of_type(*kind, ref.namespace):
                 owner = self._view[candidate]

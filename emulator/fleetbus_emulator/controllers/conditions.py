@@ -23,8 +23,8 @@ class Condition:
     def to_dict(self) -> JsonObject:
         """The condition as in an object, without times; empty strings are left out."""
         texts = {"reason": self.reason, "message": self.message}
-        said = {name: text for name, text in texts.items() if text}
-        return {"type": self.type, "status": self.status, **said}
+        details = {name: text for name, text in texts.items() if text}
+        return {"type": self.type, "status": self.status, **details}
 
 
 def truth(value: object) -> str:
@@ -66,8 +66,8 @@ def with_condition(
     """
     old = next((c for c in conditions if c.get("type") == condition.type), None)
     new = condition.to_dict()
-    said = {k: v for k, v in (old or {}).items() if k not in BOOKKEEPING}
-    if said == new and not renewed:
+    content = {k: v for k, v in (old or {}).items() if k not in BOOKKEEPING}
+    if content == new and not renewed:
         return conditions
     same_status = old is not None and old.get("status") == condition.status
     new["lastTransitionTime"] = old["lastTransitionTime"] if old and same_status else now
@@ -83,10 +83,10 @@ def without_condition(conditions: list[JsonObject], condition_type: str) -> list
     return [c for c in conditions if c.get("type") != condition_type]
 
 
-def with_conditions(obj: JsonObject, wanted: list[Condition], now: str) -> list[JsonObject]:
-    """The conditions of an object in the order of `wanted`; foreign ones are kept behind them."""
+def with_conditions(obj: JsonObject, new_conditions: list[Condition], now: str) -> list[JsonObject]:
+    """The object's conditions in the order of `new_conditions`; foreign ones are kept behind."""
     conditions = objects_at(obj, "status", "conditions")
-    for condition in wanted:
+    for condition in new_conditions:
         conditions = with_condition(conditions, condition, now)
-    order = {condition.type: place for place, condition in enumerate(wanted)}
+    order = {condition.type: place for place, condition in enumerate(new_conditions)}
     return sorted(conditions, key=lambda c: order.get(c["type"], len(order)))

@@ -61,15 +61,15 @@ class GarbageCollector:
     def reconcile(self, ref: Ref) -> None:
         """Collect the object, or let it go."""
         obj = self._view[ref]
-        held = is_deleting(obj) and _held_by(obj)
+        finalizer = is_deleting(obj) and _held_by(obj)
         unowned = not is_deleting(obj) and self._is_to_collect(ref)
-        if not held and not unowned:
+        if not finalizer and not unowned:
             return
         if not self._world.is_due(Item(self.name, ref), "collect", self._world.timing.collect):
             return
-        if held == ORPHAN:
+        if finalizer == ORPHAN:
             self._orphan_dependents(ref)
-        elif held == FOREGROUND:
+        elif finalizer == FOREGROUND:
             self._finish_foreground(ref)
         else:
             self._collect(ref)
@@ -138,14 +138,14 @@ class GarbageCollector:
         """Foreground down the tree; else what the object's own finalizers already say."""
         if in_turn:
             return "Foreground"
-        own = _held_by(self._view[ref])
-        return {FOREGROUND: "Foreground", ORPHAN: "Orphan"}.get(own, "Background")
+        finalizer = _held_by(self._view[ref])
+        return {FOREGROUND: "Foreground", ORPHAN: "Orphan"}.get(finalizer, "Background")
 
     def _drop_owners(self, ref: Ref, uids: set[str]) -> None:
         obj = self._view[ref]
-        kept = [owner for owner in owners_of(obj) if owner.get("uid") not in uids]
+        remaining = [owner for owner in owners_of(obj) if owner.get("uid") not in uids]
         guard = {"resourceVersion": obj["metadata"]["resourceVersion"]}
-        self._world.patch(ref, {"metadata": {"ownerReferences": kept, **guard}})
+        self._world.patch(ref, {"metadata": {"ownerReferences": remaining, **guard}})
 
 
 def _held_by(obj: JsonObject) -> str:
@@ -158,5 +158,5 @@ def _ownership(obj: JsonObject | None) -> Bonds:
     """The part of an object that decides whether the collector has to act on it."""
     if obj is None:
         return None
-    held = _held_by(obj)
-    return owners_of(obj), held, bool(held) and is_deleting(obj)
+    finalizer = _held_by(obj)
+    return owners_of(obj), finalizer, bool(finalizer) and is_deleting(obj)

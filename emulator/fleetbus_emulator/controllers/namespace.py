@@ -64,18 +64,18 @@ class NamespaceController:
         inner = [(r, self._view[r]) for r in self._view.in_namespace.get(ref.name)]
         remaining = Counter(f"{r.resource}.{r.group}" for r, _ in inner)
         finalizers = Counter(f for _, obj in inner for f in listing(obj, "metadata", "finalizers"))
-        wanted = deletion_conditions(remaining, finalizers)
+        new_conditions = deletion_conditions(remaining, finalizers)
         namespace = self._view[ref]
-        conditions = with_conditions(namespace, wanted, self._world.now())
+        conditions = with_conditions(namespace, new_conditions, self._world.now())
         status = {**mapping(namespace, "status"), "conditions": conditions}
         self._world.write_status(ref, status)
 
     def _finish(self, ref: Ref) -> None:
         namespace = self._view[ref]
-        kept = [f for f in listing(namespace, "spec", "finalizers") if f != "kubernetes"]
-        if kept == listing(namespace, "spec", "finalizers"):
+        remaining = [f for f in listing(namespace, "spec", "finalizers") if f != "kubernetes"]
+        if remaining == listing(namespace, "spec", "finalizers"):
             return  # another finalizer holds it
-        emptied = {**namespace, "spec": {**mapping(namespace, "spec"), "finalizers": kept}}
+        emptied = {**namespace, "spec": {**mapping(namespace, "spec"), "finalizers": remaining}}
         self._world.finalize(ref, emptied)
 
 
@@ -87,7 +87,9 @@ def deletion_conditions(remaining: Counter[str], finalizers: Counter[str]) -> li
         finalizers: How many of them each finalizer holds.
     """
     left = ", ".join(f"{kind} has {n} resource instances" for kind, n in sorted(remaining.items()))
-    held = ", ".join(f"{name} in {n} resource instances" for name, n in sorted(finalizers.items()))
+    blocking = ", ".join(
+        f"{name} in {n} resource instances" for name, n in sorted(finalizers.items())
+    )
     discovered = "All resources successfully discovered"
     parsed = "All legacy kube types successfully parsed"
     deleted = "All content successfully deleted, may be waiting on finalization"
@@ -105,10 +107,10 @@ def deletion_conditions(remaining: Counter[str], finalizers: Counter[str]) -> li
         ),
         Condition(
             "NamespaceFinalizersRemaining",
-            truth(held),
-            "SomeFinalizersRemain" if held else "ContentHasNoFinalizers",
-            f"Some content in the namespace has finalizers remaining: {held}"
-            if held
+            truth(blocking),
+            "SomeFinalizersRemain" if blocking else "ContentHasNoFinalizers",
+            f"Some content in the namespace has finalizers remaining: {blocking}"
+            if blocking
             else "All content-preserving finalizers finished",
         ),
     ]

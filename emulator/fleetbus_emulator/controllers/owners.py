@@ -48,10 +48,10 @@ def selects_own(owner: JsonObject) -> bool:
 
 def managers_concerned(view: View, change: Change, group: str, resource: str) -> list[Ref]:
     """The objects of a type that a write concerns: who managed the object, and who does now."""
-    found: dict[Ref, None] = {}
+    managers: dict[Ref, None] = {}
     for obj in (change.new, change.old):
         uid = controller_uid(obj) if obj is not None else None
         ref = view.find_uid(uid) if uid else None
         if ref is not None and (ref.group, ref.resource) == (group, resource):
-            found[ref] = None
-    return list(found)
+            managers[ref] = None
+    return list(managers)

@@ -11,8 +11,8 @@ JsonObject = dict[str, Any]
 
 def objects_at(obj: Any, *path: str) -> list[JsonObject]:
     """The objects in the list at a path; what is none is left out."""
-    found = (as_object(item) for item in listing(obj, *path))
-    return [item for item in found if item is not None]
+    objects = (as_object(item) for item in listing(obj, *path))
+    return [item for item in objects if item is not None]
 
 
 def texts_at(obj: Any, *path: str) -> dict[str, str]:

@@ -61,8 +61,8 @@ def build(world: World, names: Collection[str], setup: Setup) -> list[Controller
     """
     unknown = set(names) - EVERYTHING
     if unknown:
-        known = ", ".join(sorted(EVERYTHING))
-        raise ValueError(f"no controller is called {min(unknown)!r}; there are {known}")
+        listed = ", ".join(sorted(EVERYTHING))
+        raise ValueError(f"no controller is called {min(unknown)!r}; there are {listed}")
     images = Images(setup.images)
     kubelet = replace(world, manager="kubelet")
     every: list[Controller] = [

@@ -114,9 +114,9 @@ class Write:
 
 def recreated(obj: JsonObject) -> JsonObject:
     """A deleted object as it is created again: another one under the same name."""
-    kept = {name: value for name, value in obj.items() if name != "status"}
+    fields = {name: value for name, value in obj.items() if name != "status"}
     meta = {name: value for name, value in obj["metadata"].items() if name not in SYSTEM_FIELDS}
-    return {**kept, "metadata": meta}
+    return {**fields, "metadata": meta}
 
 
 class Changes:
@@ -205,8 +205,8 @@ class Changes:
                 "kind": "Database",
             }  # required in applied CRs
             return {**typed, "metadata": meta, "spec": spec}
-        made = template(naming, app, "default", place.labels)
-        return {"metadata": meta | made["metadata"], "spec": made["spec"]}
+        pod_template = template(naming, app, "default", place.labels)
+        return {"metadata": meta | pod_template["metadata"], "spec": pod_template["spec"]}
 
 
 def _now() -> str:

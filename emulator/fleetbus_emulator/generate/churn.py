@@ -164,13 +164,13 @@ class Churn:
         if per_second <= 0:
             raise ValueError(f"the rate is above 0, not {per_second}")
         clock = asyncio.get_running_loop().time
-        begun, made = clock(), 0
+        begun, count = clock(), 0
         while True:
             turn_ends = clock() + TURN_SECONDS
-            while made < (clock() - begun) * per_second and clock() < turn_ends:
+            while count < (clock() - begun) * per_second and clock() < turn_ends:
                 self.step()
-                made += 1
-            await asyncio.sleep(max(0.0, min(TURN_SECONDS, made / per_second - (clock() - begun))))
+                count += 1
+            await asyncio.sleep(max(0.0, min(TURN_SECONDS, count / per_second - (clock() - begun))))
 
     # choosing -----------------------------------------------------------------------------------
 

@@ -59,8 +59,8 @@ class _Filling:
         name = request.match_info["cluster"]
         cluster = self._servers.clusters.get(name)
         if cluster is None:
-            known = ", ".join(self._servers.clusters)
-            raise Refusal(HTTPStatus.NOT_FOUND, f"there is no cluster {name!r}, only {known}")
+            names = ", ".join(self._servers.clusters)
+            raise Refusal(HTTPStatus.NOT_FOUND, f"there is no cluster {name!r}, only {names}")
         population = _population(cluster, await read_body(request, *FIELDS))
         if name in self._busy:
             raise Refusal(HTTPStatus.CONFLICT, f"cluster {name} is being filled")

@@ -94,8 +94,8 @@ def population_for(
     )
 
 
-def _counted(made: Iterable[Made], counts: Counter[str]) -> Iterator[Made]:
-    for pair in made:
+def _counted(pairs: Iterable[Made], counts: Counter[str]) -> Iterator[Made]:
+    for pair in pairs:
         counts[pair[0]] += 1
         yield pair
 

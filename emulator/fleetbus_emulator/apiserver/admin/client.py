@@ -79,7 +79,7 @@ class AdminClient:
     async def clusters(self) -> list[ClusterInfo]:
         """All clusters."""
         document = await self._ask("GET", "/clusters")
-        return [decode(ClusterInfo, found) for found in document["clusters"]]
+        return [decode(ClusterInfo, entry) for entry in document["clusters"]]
 
     async def cluster(self, cluster: str) -> ClusterInfo:
         """One cluster."""
@@ -143,7 +143,7 @@ class AdminClient:
         probability: float | None = None,
     ) -> RuleInfo:
         """Add a rule; the arguments are those of `Faults.add`."""
-        given = {
+        arguments = {
             "verb": verb,
             "group": group,
             "resource": resource,
@@ -157,8 +157,8 @@ class AdminClient:
             "nth": nth,
             "probability": probability,
         }
-        rest = {field: given[kind.name] for field, kind in RULE_FIELDS.items()}
-        added = await self.add_fault_document(cluster, {**action_to_json(action), **rest})
+        fields = {field: arguments[kind.name] for field, kind in RULE_FIELDS.items()}
+        added = await self.add_fault_document(cluster, {**action_to_json(action), **fields})
         return decode_rule(added)
 
     async def add_fault_document(self, cluster: str, document: JsonObject) -> JsonObject:
@@ -167,7 +167,7 @@ class AdminClient:
 
     async def faults(self, cluster: str) -> list[RuleInfo]:
         """The rules that were not removed, the oldest first."""
-        return [decode_rule(found) for found in await self.fault_documents(cluster)]
+        return [decode_rule(document) for document in await self.fault_documents(cluster)]
 
     async def fault_documents(self, cluster: str) -> list[JsonObject]:
         """The rules as JSON documents."""
@@ -192,7 +192,7 @@ class AdminClient:
     async def watches(self, cluster: str) -> list[WatchInfo]:
         """The watches that are open, the oldest first."""
         document = await self._ask("GET", _path(cluster, "watches"))
-        return [decode(WatchInfo, found) for found in document["watches"]]
+        return [decode(WatchInfo, entry) for entry in document["watches"]]
 
     async def truth(
         self, cluster: str, *, since: int = 0, follow: bool = False
@@ -250,15 +250,15 @@ class AdminClient:
         return self._session
 
 
-def _path(cluster: str, *rest: str) -> str:
-    return "/".join(["/clusters", *(quote(part, safe="") for part in (cluster, *rest))])
+def _path(cluster: str, *segments: str) -> str:
+    return "/".join(["/clusters", *(quote(segment, safe="") for segment in (cluster, *segments))])
 
 
 def _document(body: bytes) -> JsonObject:
     try:
-        found: Any = orjson.loads(body)
+        content: Any = orjson.loads(body)
     except orjson.JSONDecodeError:
-        found = None
-    if not isinstance(found, dict):
+        content = None
+    if not isinstance(content, dict):
         return {}
-    return cast("JsonObject", found)
+    return cast("JsonObject", content)

@@ -130,23 +130,23 @@ def cluster_info(servers: ApiServers, name: str) -> ClusterInfo:
     )
 
 
-def watch_info(found: OpenWatch) -> WatchInfo:
+def watch_info(open_watch: OpenWatch) -> WatchInfo:
     """The document about a watch."""
     return WatchInfo(
-        group=found.seen.group,
-        resource=found.seen.plural,
-        namespace=found.seen.namespace,
-        user_agent=found.seen.user_agent,
-        opened=found.opened,
-        sent=found.watch.sent,
-        behind=found.watch.behind,
+        group=open_watch.seen.group,
+        resource=open_watch.seen.plural,
+        namespace=open_watch.seen.namespace,
+        user_agent=open_watch.seen.user_agent,
+        opened=open_watch.opened,
+        sent=open_watch.watch.sent,
+        behind=open_watch.watch.behind,
     )
 
 
 def request_page(cluster: Cluster, since: int, limit: int) -> RequestPage:
     """The requests behind a number."""
-    found = after(cluster.requests, since, limit)
-    return RequestPage(found, cluster.requests[0].number if cluster.requests else 0)
+    requests = after(cluster.requests, since, limit)
+    return RequestPage(requests, cluster.requests[0].number if cluster.requests else 0)
 
 
 def rule_document(cluster: Cluster, rule: Rule) -> dict[str, Any]:
@@ -163,9 +163,9 @@ def encode(document: Any) -> bytes:
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
         return {
-            camel(field.name): str(found) if field.name == REVISION else found
+            camel(field.name): str(item) if field.name == REVISION else item
             for field in fields(value)
-            for found in [getattr(value, field.name)]
+            for item in [getattr(value, field.name)]
         }
     if isinstance(value, Mapping):  # the query of a request as aiohttp has it
         return dict(cast("Mapping[str, str]", value))
@@ -188,7 +188,7 @@ def _read(hint: Any, value: Any) -> Any:
     if typing.get_origin(hint) is tuple:
         return tuple(value)
     if typing.get_origin(hint) is list:
-        return [decode(typing.get_args(hint)[0], it) for it in value]
+        return [decode(typing.get_args(hint)[0], item) for item in value]
     return value
 
 
@@ -202,15 +202,15 @@ _READERS: dict[Any, Callable[[Any], Any]] = {
 def decode_rule(document: Mapping[str, Any]) -> RuleInfo:
     """A rule from its JSON, which `rule_document` made."""
     outcome = ("id", "hits", "active", "warning")
-    given = {name: value for name, value in document.items() if name not in outcome}
-    action, rest = action_from_json(given)
-    match = {kind.name: rest.pop(kind.name, None) for kind in MATCH_FIELDS.values()}
+    rule_fields = {name: value for name, value in document.items() if name not in outcome}
+    action, options = action_from_json(rule_fields)
+    match = {kind.name: options.pop(kind.name, None) for kind in MATCH_FIELDS.values()}
     return RuleInfo(
         action=action,
         match=Match(**match),
-        count=rest.get("count"),
-        skip=rest["skip"],
-        probability=rest["probability"],
+        count=options.get("count"),
+        skip=options["skip"],
+        probability=options["probability"],
         id=document["id"],
         hits=document["hits"],
         active=document["active"],

@@ -69,25 +69,25 @@ class Refusal(Exception):
 def routes_of(servers: ApiServers) -> Iterable[web.RouteDef]:
     """The routes for some clusters."""
     admin = _Admin(servers)
-    one = "/clusters/{cluster}"
+    path = "/clusters/{cluster}"
     return [
         web.get("/clusters", admin.list_clusters),
-        web.get(one, admin.get_cluster),
-        web.get(f"{one}/faults", admin.list_faults),
-        web.post(f"{one}/faults", admin.add_fault),
-        web.delete(f"{one}/faults", admin.clear_faults),
-        web.get(f"{one}/faults/{{id}}", admin.get_fault),
-        web.delete(f"{one}/faults/{{id}}", admin.remove_fault),
-        web.post(f"{one}/compact", admin.compact),
-        web.post(f"{one}/roll-back", admin.roll_back),
-        web.post(f"{one}/swap-uid", admin.swap_uid),
-        web.post(f"{one}/partition", admin.partition),
-        web.post(f"{one}/heal", admin.heal),
-        web.post(f"{one}/stop", admin.stop),
-        web.post(f"{one}/start", admin.start),
-        web.get(f"{one}/requests", admin.list_requests),
-        web.get(f"{one}/truth", admin.stream_truth),
-        web.get(f"{one}/watches", admin.list_watches),
+        web.get(path, admin.get_cluster),
+        web.get(f"{path}/faults", admin.list_faults),
+        web.post(f"{path}/faults", admin.add_fault),
+        web.delete(f"{path}/faults", admin.clear_faults),
+        web.get(f"{path}/faults/{{id}}", admin.get_fault),
+        web.delete(f"{path}/faults/{{id}}", admin.remove_fault),
+        web.post(f"{path}/compact", admin.compact),
+        web.post(f"{path}/roll-back", admin.roll_back),
+        web.post(f"{path}/swap-uid", admin.swap_uid),
+        web.post(f"{path}/partition", admin.partition),
+        web.post(f"{path}/heal", admin.heal),
+        web.post(f"{path}/stop", admin.stop),
+        web.post(f"{path}/start", admin.start),
+        web.get(f"{path}/requests", admin.list_requests),
+        web.get(f"{path}/truth", admin.stream_truth),
+        web.get(f"{path}/watches", admin.list_watches),
     ]
 
 
@@ -109,11 +109,11 @@ class _Admin:
 
     def _cluster(self, request: web.Request) -> Cluster:
         name = request.match_info["cluster"]
-        found = self._servers.clusters.get(name)
-        if found is None:
-            known = ", ".join(self._servers.clusters)
-            raise Refusal(HTTPStatus.NOT_FOUND, f"there is no cluster {name!r}, only {known}")
-        return found
+        cluster = self._servers.clusters.get(name)
+        if cluster is None:
+            names = ", ".join(self._servers.clusters)
+            raise Refusal(HTTPStatus.NOT_FOUND, f"there is no cluster {name!r}, only {names}")
+        return cluster
 
     # rules --------------------------------------------------------------------------------------
 
@@ -144,12 +144,12 @@ class _Admin:
         return _answer(rule_document(self._cluster(request), rule))
 
     def _rule(self, request: web.Request) -> Rule:
-        cluster, wanted = self._cluster(request), request.match_info["id"]
-        found = cluster.faults.get(int(wanted)) if _is_number(wanted) else None
-        if found is None:
-            message = f"cluster {cluster.name} has no rule {wanted}"
+        cluster, number = self._cluster(request), request.match_info["id"]
+        rule = cluster.faults.get(int(number)) if _is_number(number) else None
+        if rule is None:
+            message = f"cluster {cluster.name} has no rule {number}"
             raise Refusal(HTTPStatus.NOT_FOUND, message)
-        return found
+        return rule
 
     # the whole cluster --------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class _Admin:
 
     async def list_watches(self, request: web.Request) -> web.Response:
         watches = self._cluster(request).list_watches()
-        return _answer({"watches": [watch_info(found) for found in watches]})
+        return _answer({"watches": [watch_info(watch) for watch in watches]})
 
     async def stream_truth(self, request: web.Request) -> web.StreamResponse:
         truth = self._cluster(request).truth
@@ -269,19 +269,19 @@ def _answer(document: Any, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
     return web.json_response(body=encode(document), status=status)
 
 
-async def read_body(request: web.Request, *known: str) -> JsonObject:
+async def read_body(request: web.Request, *fields: str) -> JsonObject:
     """The body, a JSON object; nothing is an empty one. Names that are not known are refused."""
     raw = await request.read()
     try:
-        found: Any = orjson.loads(raw) if raw.strip() else {}
+        content: Any = orjson.loads(raw) if raw.strip() else {}
     except orjson.JSONDecodeError as error:
         raise Refusal(HTTPStatus.BAD_REQUEST, f"the body is no JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise Refusal(HTTPStatus.BAD_REQUEST, "the body must be a JSON object")
-    document = cast("JsonObject", found)
-    for name in document if known else ():
-        if name not in known:
-            raise FieldError(name, f"is unknown; known is {', '.join(known)}")
+    document = cast("JsonObject", content)
+    for name in document if fields else ():
+        if name not in fields:
+            raise FieldError(name, f"is unknown; known is {', '.join(fields)}")
     return document
 
 
@@ -292,12 +292,12 @@ async def _read_no_fields(request: web.Request) -> None:
 
 def _revision(document: JsonObject) -> int | None:
     """The resourceVersion of a document, a string of digits or a number; None if missing."""
-    found = document.get("resourceVersion")
-    if found is None:
+    version = document.get("resourceVersion")
+    if version is None:
         return None
-    if isinstance(found, bool) or not _is_number(str(found)):
+    if isinstance(version, bool) or not _is_number(str(version)):
         raise FieldError("resourceVersion", "must be a revision, like 1234")
-    return int(found)
+    return int(version)
 
 
 def _number(request: web.Request, name: str, default: int) -> int:

@@ -147,10 +147,10 @@ class FunctionPolicy:
 
     def decide(self, access: Access) -> Decision:
         """Ask the function."""
-        known = access.user.name != ANONYMOUS
-        if access.path and (known or access.path.startswith(PUBLIC)):
+        is_authenticated = access.user.name != ANONYMOUS
+        if access.path and (is_authenticated or access.path.startswith(PUBLIC)):
             return ALLOWED
-        if known and access.resource.startswith("selfsubject"):
+        if is_authenticated and access.resource.startswith("selfsubject"):
             return ALLOWED
         return ALLOWED if self._authorize(access) else DENIED
 

@@ -119,29 +119,29 @@ def _wanted(
         first = Access(user, "impersonate", "", "serviceaccounts", namespace, short)
     else:
         first = Access(user, "impersonate", "", "users", name=name)
-    wanted = [first]
-    wanted += [Access(user, "impersonate", "", "groups", name=group) for group in groups]
-    wanted += [
+    requests = [first]
+    requests += [Access(user, "impersonate", "", "groups", name=group) for group in groups]
+    requests += [
         Access(user, "impersonate", AUTHENTICATION, "userextras", name=value, subresource=key)
         for key, values in extra.items()
         for value in values
     ]
     if uid:
-        wanted.append(Access(user, "impersonate", AUTHENTICATION, "uids", name=uid))
-    return wanted
+        requests.append(Access(user, "impersonate", AUTHENTICATION, "uids", name=uid))
+    return requests
 
 
 def _without_user(
     request: Request, groups: tuple[str, ...], uid: str, extra: Mapping[str, tuple[str, ...]]
 ) -> str:
     """The complaint, with the references as Go prints them."""
-    wanted = [f"{{Group  {group}    }}" for group in groups]
-    wanted += [
+    references = [f"{{Group  {group}    }}" for group in groups]
+    references += [
         f"{{UserExtra  {value}  {AUTHENTICATION}/v1  {key}}}"
         for key, values in extra.items()
         for value in values
     ]
     if uid:
-        wanted.append(f"{{UID  {uid}  {AUTHENTICATION}/v1  }}")
-    why = f"requested [{' '.join(wanted)}] without impersonating a user"
+        references.append(f"{{UID  {uid}  {AUTHENTICATION}/v1  }}")
+    why = f"requested [{' '.join(references)}] without impersonating a user"
     return f'Internal Server Error: "{request.path}": {why}\n'

@@ -146,17 +146,17 @@ class Credentials:
         Raises:
             InvalidTokenError: Nobody.
         """
-        found = self._tokens.identify(token, audiences)
-        if found is not None:
-            return found
+        identity = self._tokens.identify(token, audiences)
+        if identity is not None:
+            return identity
         try:
-            found = self._accounts.identify(token, audiences)
+            identity = self._accounts.identify(token, audiences)
         except InvalidTokenError as error:
             # In a real server two authenticators refuse, and both errors are joined.
             raise InvalidTokenError(f"[{UNKNOWN_TOKEN}, {error}]") from None
-        if found is None:
+        if identity is None:
             raise InvalidTokenError(UNKNOWN_TOKEN)
-        return found
+        return identity
 
     def user_of(self, certificate: bytes) -> User | None:
         """Authenticate a client certificate in DER form; None if it has no common name.
@@ -164,26 +164,26 @@ class Credentials:
         Raises:
             InvalidCertificateError: It is of another authority, or not valid now.
         """
-        ours = self._certificates.get(certificate)
-        if ours is None:
-            ours = self._checked(certificate)
-        if not ours.begins <= self._clock() <= ours.ends:
+        entry = self._certificates.get(certificate)
+        if entry is None:
+            entry = self._checked(certificate)
+        if not entry.begins <= self._clock() <= entry.ends:
             raise InvalidCertificateError("x509: certificate has expired or is not yet valid")
-        return ours.user
+        return entry.user
 
     def _checked(self, certificate: bytes) -> _Known:
         try:
-            found = x509.load_der_x509_certificate(certificate)
-            usage = found.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+            parsed = x509.load_der_x509_certificate(certificate)
+            usage = parsed.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
         except (ValueError, x509.ExtensionNotFound):
             raise InvalidCertificateError("x509: certificate cannot be used by clients") from None
-        if ExtendedKeyUsageOID.CLIENT_AUTH not in usage or not self.authority.has_issued(found):
+        if ExtendedKeyUsageOID.CLIENT_AUTH not in usage or not self.authority.has_issued(parsed):
             raise InvalidCertificateError("x509: certificate signed by unknown authority")
         if len(self._certificates) >= REMEMBERED:
             self._certificates.clear()
-        ours = _Known(found.not_valid_before_utc, found.not_valid_after_utc, _named_by(found))
-        self._certificates[certificate] = ours
-        return ours
+        entry = _Known(parsed.not_valid_before_utc, parsed.not_valid_after_utc, _named_by(parsed))
+        self._certificates[certificate] = entry
+        return entry
 
 
 @dataclass(frozen=True, slots=True)

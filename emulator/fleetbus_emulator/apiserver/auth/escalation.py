@@ -62,10 +62,10 @@ def _check_role(
 ) -> None:
     plural, name = target.rtype.plural, target.name or obj["metadata"]["name"]
     granting = ("rules", "aggregationRule")
-    if old is not None and all(old.get(part) == obj.get(part) for part in granting):
+    if old is not None and all(old.get(field) == obj.get(field) for field in granting):
         return
-    wanted = Access(user, "escalate", GROUP, plural, target.namespace, target.name)
-    if rbac.decide(wanted).allowed:
+    access = Access(user, "escalate", GROUP, plural, target.namespace, target.name)
+    if rbac.decide(access).allowed:
         return
     if "aggregationRule" in obj and _missing(rbac, user, "", EVERYTHING):
         raise forbidden_object(GROUP, plural, name, AGGREGATES)
@@ -106,35 +106,35 @@ def _missing(
     rbac: Rbac, user: User, namespace: str, rules: Iterable[PolicyRule]
 ) -> list[PolicyRule]:
     """The parts of the rules that no single rule of the user covers."""
-    held = [grant.rule for grant in rbac.held(user, namespace).grants]
-    parts = (part for rule in rules for part in _parts(rule))
-    return [part for part in parts if not any(_covers(rule, part) for rule in held)]
+    granted = [grant.rule for grant in rbac.held(user, namespace).grants]
+    parts = (piece for rule in rules for piece in _parts(rule))
+    return [piece for piece in parts if not any(_covers(rule, piece) for rule in granted)]
 
 
 def _parts(rule: PolicyRule) -> Iterator[PolicyRule]:
     """A rule as rules of one verb and one resource or path each."""
     for verb, group, resource in product(*map(sorted, (rule.verbs, rule.groups, rule.resources))):
-        one = PolicyRule(frozenset({verb}), frozenset({group}), frozenset({resource}))
+        single = PolicyRule(frozenset({verb}), frozenset({group}), frozenset({resource}))
         if not rule.names:
-            yield one
+            yield single
         for name in sorted(rule.names):
-            yield PolicyRule(one.verbs, one.groups, one.resources, frozenset({name}))
+            yield PolicyRule(single.verbs, single.groups, single.resources, frozenset({name}))
     for verb, url in product(sorted(rule.verbs), rule.urls):
         yield PolicyRule(frozenset({verb}), urls=(url,))
 
 
-def _covers(held: PolicyRule, part: PolicyRule) -> bool:
+def _covers(rule: PolicyRule, piece: PolicyRule) -> bool:
     """Whether a rule contains another of one verb and one resource or path."""
-    if EVERY not in held.verbs and not part.verbs <= held.verbs:
+    if EVERY not in rule.verbs and not piece.verbs <= rule.verbs:
         return False
-    if part.urls:
-        return any(covers_path(url, part.urls[0]) for url in held.urls)
-    if EVERY not in held.groups and not part.groups <= held.groups:
+    if piece.urls:
+        return any(covers_path(url, piece.urls[0]) for url in rule.urls)
+    if EVERY not in rule.groups and not piece.groups <= rule.groups:
         return False
-    if held.names and not (part.names and part.names <= held.names):
+    if rule.names and not (piece.names and piece.names <= rule.names):
         return False
-    resource, _, subresource = next(iter(part.resources)).partition("/")
-    return covers_resource(held.resources, resource, subresource)
+    resource, _, subresource = next(iter(piece.resources)).partition("/")
+    return covers_resource(rule.resources, resource, subresource)
 
 
 def _compact(missing: list[PolicyRule]) -> set[str]:
@@ -144,9 +144,9 @@ def _compact(missing: list[PolicyRule]) -> set[str]:
         if rule.names or rule.urls:
             verbs[rule] = list(rule.verbs)
             continue
-        rest = PolicyRule(frozenset(), rule.groups, rule.resources)
-        verbs.setdefault(rest, []).extend(rule.verbs)
-    return {_shown(rest, found) for rest, found in verbs.items()}
+        key = PolicyRule(frozenset(), rule.groups, rule.resources)
+        verbs.setdefault(key, []).extend(rule.verbs)
+    return {_shown(key, rule_verbs) for key, rule_verbs in verbs.items()}
 
 
 def _shown(rule: PolicyRule, verbs: list[str]) -> str:

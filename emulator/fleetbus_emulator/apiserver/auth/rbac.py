@@ -105,18 +105,20 @@ class Rbac:
     def _decided(self, access: Access) -> Decision:
         if MASTERS in access.user.groups:
             return ALLOWED
-        held = self.held(access.user, access.namespace or "")
-        for grant in held.grants:
+        user_grants = self.held(access.user, access.namespace or "")
+        for grant in user_grants.grants:
             if grant.rule.allows(access):
                 return Decision(allowed=True, reason=f"RBAC: allowed by {grant.by}")
-        return Decision(allowed=False, reason=f"RBAC: {held.error}" if held.errors else "")
+        return Decision(
+            allowed=False, reason=f"RBAC: {user_grants.error}" if user_grants.errors else ""
+        )
 
     def rights(self, user: User, namespace: str) -> Rights:
         """The rules of everything that is bound to the user."""
-        held = self.held(user, namespace)
+        user_grants = self.held(user, namespace)
         resources: list[JsonObject] = []
         paths: list[JsonObject] = []
-        for grant in held.grants:
+        for grant in user_grants.grants:
             rule = grant.rule
             verbs = {"verbs": sorted(rule.verbs)}
             if rule.resources:
@@ -125,19 +127,19 @@ class Rbac:
                 resources.append({**verbs, **lists, **names})
             if rule.urls:
                 paths.append({**verbs, "nonResourceURLs": list(rule.urls)})
-        return Rights(resources, paths, held.error)
+        return Rights(resources, paths, user_grants.error)
 
     # resolving ----------------------------------------------------------------------------------
 
     def held(self, user: User, namespace: str) -> Grants:
         """The rules of a user in a namespace; the empty namespace is the whole cluster."""
         key = ((user.name, user.groups), namespace)
-        held = self._grants.get(key)
-        if held is None:
+        user_grants = self._grants.get(key)
+        if user_grants is None:
             if len(self._grants) >= REMEMBERED:
                 self._grants.clear()
-            held = self._grants[key] = self._resolved(user, namespace)
-        return held
+            user_grants = self._grants[key] = self._resolved(user, namespace)
+        return user_grants
 
     def _resolved(self, user: User, namespace: str) -> Grants:
         grants: list[Grant] = []

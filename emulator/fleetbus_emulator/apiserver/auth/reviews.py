@@ -96,8 +96,8 @@ class Reviews:
                 subject = user if kind.startswith("Self") else _subject(spec)
                 status = _access_status(self._policy.decide(_access(spec, subject)))
         head = {"kind": kind, "apiVersion": f"{group}/{version}", "metadata": metadata}
-        shown = {} if kind == "SelfSubjectReview" else {"spec": spec}
-        response = json_response(201, {**head, **shown, "status": status})
+        content = {} if kind == "SelfSubjectReview" else {"spec": spec}
+        response = json_response(201, {**head, **content, "status": status})
         response.warn(options.warnings)
         return response
 
@@ -110,8 +110,8 @@ class Reviews:
             identity = self._credentials.identify(token, audiences)
         except InvalidTokenError as error:
             return {"user": {}, "error": str(error)}
-        shown = {"user": identity.user.to_info(), "audiences": list(identity.audiences)}
-        return {"authenticated": True, **shown}
+        details = {"user": identity.user.to_info(), "audiences": list(identity.audiences)}
+        return {"authenticated": True, **details}
 
     def _rules(self, spec: JsonObject, user: User) -> JsonObject:
         namespace = spec.get("namespace") or ""
@@ -143,15 +143,15 @@ def _access(spec: JsonObject, user: User) -> Access:
     elsewhere = as_object(spec.get("nonResourceAttributes"))
     if elsewhere is not None:
         return Access(user, elsewhere.get("verb") or "", path=elsewhere.get("path") or "")
-    wanted: JsonObject = mapping(spec, "resourceAttributes")
+    attributes: JsonObject = mapping(spec, "resourceAttributes")
     return Access(
         user=user,
-        verb=wanted.get("verb") or "",
-        group=wanted.get("group") or "",
-        resource=wanted.get("resource") or "",
-        namespace=wanted.get("namespace") or None,
-        name=wanted.get("name") or "",
-        subresource=wanted.get("subresource") or "",
+        verb=attributes.get("verb") or "",
+        group=attributes.get("group") or "",
+        resource=attributes.get("resource") or "",
+        namespace=attributes.get("namespace") or None,
+        name=attributes.get("name") or "",
+        subresource=attributes.get("subresource") or "",
     )
 
 
@@ -160,10 +160,10 @@ def _access(spec: JsonObject, user: User) -> Access:
 
 def _check_kind(body: JsonObject, kind: str, api_version: str) -> None:
     """Refuse a body that says it is something else; it may leave out both."""
-    given = body.get("apiVersion") or api_version
-    if given != api_version:
+    version = body.get("apiVersion") or api_version
+    if version != api_version:
         raise bad_request(
-            f"the API version in the data ({given}) does not match the expected API version "
+            f"the API version in the data ({version}) does not match the expected API version "
             f"({api_version})"
         )
     if (body.get("kind") or kind) != kind:
@@ -207,9 +207,9 @@ def _check_local(
         raise bad_request(
             "the namespace of the provided object does not match the namespace sent on the request"
         )
-    given = None if resource is None else resource.get("namespace") or ""
-    if given is not None and given != namespace:
-        why = f'Invalid value: "{given}": must match metadata.namespace'
+    requested_namespace = None if resource is None else resource.get("namespace") or ""
+    if requested_namespace is not None and requested_namespace != namespace:
+        why = f'Invalid value: "{requested_namespace}": must match metadata.namespace'
         causes.append(Cause("spec.resourceAttributes.namespace", why))
     if elsewhere is not None:
         why = f"{_invalid(elsewhere)}: disallowed on this kind of request"

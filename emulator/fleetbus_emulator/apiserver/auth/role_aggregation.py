@@ -46,8 +46,8 @@ class RoleAggregation:
                 self._write(role["metadata"]["name"], rules)
 
     def _roles(self) -> list[JsonObject]:
-        found = self._state.store(self._served.rtype).snapshot().select(None)
-        return [stored.obj for stored in found]
+        entries = self._state.store(self._served.rtype).snapshot().select(None)
+        return [stored.obj for stored in entries]
 
     def _write(self, name: str, rules: list[JsonObject]) -> None:
         options = WriteOptions(manager=MANAGER)
@@ -61,17 +61,17 @@ def _aggregated(role: JsonObject, roles: list[JsonObject]) -> list[JsonObject]:
     Their own rules do not count: roles that select each other would never lose any.
     """
     rules: list[JsonObject] = []
-    seen: set[str] = set()
+    names: set[str] = set()
     waiting = [role]
     while waiting:
-        found = waiting.pop()
-        if found["metadata"]["name"] in seen:
+        current = waiting.pop()
+        if current["metadata"]["name"] in names:
             continue
-        seen.add(found["metadata"]["name"])
-        if RULE in found:
-            waiting += reversed(_selected(found, roles))
+        names.add(current["metadata"]["name"])
+        if RULE in current:
+            waiting += reversed(_selected(current, roles))
         else:
-            rules += [rule for rule in listing(found, "rules") if rule not in rules]
+            rules += [rule for rule in listing(current, "rules") if rule not in rules]
     return rules
 
 

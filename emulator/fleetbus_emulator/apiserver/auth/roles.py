@@ -109,14 +109,14 @@ def _rule_problems(rule: JsonObject, field: str, *, namespaced: bool) -> list[Ca
         causes.append(required(f"{field}.verbs", "verbs must contain at least one value"))
     urls = listing(rule, "nonResourceURLs")
     if urls:
-        shown = orjson.dumps(urls).decode()
+        text = orjson.dumps(urls).decode()
         whys: list[str] = []
         if namespaced:
             whys.append("namespaced rules cannot apply to non-resource URLs")
-        if any(listing(rule, part) for part in ("apiGroups", "resources", "resourceNames")):
+        if any(listing(rule, name) for name in ("apiGroups", "resources", "resourceNames")):
             whys.append("rules cannot apply to both regular resources and non-resource URLs")
         at = f"{field}.nonResourceURLs"
-        return causes + [Cause(at, f"Invalid value: {shown}: {why}") for why in whys]
+        return causes + [Cause(at, f"Invalid value: {text}: {why}") for why in whys]
     if not listing(rule, "apiGroups"):
         why = "resource rules must supply at least one api group"
         causes.append(required(f"{field}.apiGroups", why))
@@ -141,9 +141,9 @@ def binding_problems(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
         namespaced = obj["kind"] == "RoleBinding"
         causes += _subject_problems(subject, f"subjects[{index}]", namespaced=namespaced)
     if old is not None and mapping(old, "roleRef") != ref:
-        parts = {name: ref.get(part, "") for part, name in _REF_FIELDS.items()}
-        shown = ", ".join(f'{name}:"{value}"' for name, value in parts.items())
-        why = f"Invalid value: rbac.RoleRef{{{shown}}}: cannot change roleRef"
+        parts = {name: ref.get(field, "") for field, name in _REF_FIELDS.items()}
+        text = ", ".join(f'{name}:"{value}"' for name, value in parts.items())
+        why = f"Invalid value: rbac.RoleRef{{{text}}}: cannot change roleRef"
         causes.append(Cause("roleRef", why))
     return causes
 

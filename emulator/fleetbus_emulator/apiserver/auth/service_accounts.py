@@ -179,12 +179,12 @@ class ServiceAccounts:
             message = f"cannot bind token to object of type {qualified}, Kind={kind}"
             raise errors.bad_request(message)
         claim, plural = BOUND[kind]
-        found = self._find(plural, account["metadata"]["namespace"], name)
+        obj = self._find(plural, account["metadata"]["namespace"], name)
         rtype = self._served.type_of("", plural)
-        if found is None or rtype is None:
+        if obj is None or rtype is None:
             message = f'{plural} "{name}" not found'
             raise ApiError(404, "NotFound", message, details={"name": name, "kind": plural})
-        uid = found["metadata"]["uid"]
+        uid = obj["metadata"]["uid"]
         if ref.get("uid") not in (None, "", uid):
             why = (
                 f"the UID in the bound object reference ({ref['uid']}) does not match the UID in "
@@ -192,7 +192,7 @@ class ServiceAccounts:
             )
             raise errors.conflict(rtype, name, why, by_kind=True)
         claims: JsonObject = {claim: {"name": name, "uid": uid}}
-        return claims if claim == "secret" else claims | self._of_pod(account, found)
+        return claims if claim == "secret" else claims | self._of_pod(account, obj)
 
     def _of_pod(self, account: JsonObject, pod: JsonObject) -> JsonObject:
         name = account["metadata"]["name"]
@@ -219,11 +219,11 @@ class ServiceAccounts:
         claims = self._claims(token)
         if claims is None:
             return None
-        meant: list[str] = claims["aud"]
-        common = tuple(audience for audience in audiences if audience in meant)
+        accepted: list[str] = claims["aud"]
+        common = tuple(audience for audience in audiences if audience in accepted)
         if not common:
             raise InvalidTokenError(
-                f"token audiences {go_list(meant)} is invalid for the target audiences "
+                f"token audiences {go_list(accepted)} is invalid for the target audiences "
                 f"{go_list(audiences)}"
             )
         if self._state.clock() > datetime.fromtimestamp(claims["exp"], UTC) + LEEWAY:
@@ -250,16 +250,16 @@ class ServiceAccounts:
     def _user(self, claims: JsonObject) -> User:
         private: JsonObject = claims["kubernetes.io"]
         namespace, account = private["namespace"], private["serviceaccount"]
-        found = self._find("serviceaccounts", namespace, account["name"])
-        if found is None:
+        service_account = self._find("serviceaccounts", namespace, account["name"])
+        if service_account is None:
             raise InvalidTokenError(f'serviceaccounts "{account["name"]}" not found')
-        uid = found["metadata"]["uid"]
+        uid = service_account["metadata"]["uid"]
         if uid != account["uid"]:
             raise InvalidTokenError(
                 f"service account UID ({uid}) does not match claim ({account['uid']})"
             )
-        known = {CREDENTIAL_ID: f"JTI={claims['jti']}", **self._bound_extra(private)}
-        extra = {key: (value,) for key, value in known.items()}
+        values = {CREDENTIAL_ID: f"JTI={claims['jti']}", **self._bound_extra(private)}
+        extra = {key: (value,) for key, value in values.items()}
         return account_user(namespace, account["name"], uid, extra)
 
     def _bound_extra(self, private: JsonObject) -> dict[str, str]:
@@ -268,30 +268,30 @@ class ServiceAccounts:
             bound = private.get(claim)
             if bound is None:
                 continue
-            found = self._find(plural, private["namespace"], bound["name"])
-            if found is None:
+            obj = self._find(plural, private["namespace"], bound["name"])
+            if obj is None:
                 raise InvalidTokenError(INVALIDATED)
-            uid = found["metadata"]["uid"]
+            uid = obj["metadata"]["uid"]
             if uid != bound["uid"]:
                 raise InvalidTokenError(
                     f"{claim} UID ({uid}) does not match service account {claim} ref claim "
                     f"({bound['uid']})"
                 )
-        shown = {claim: private[claim] for claim in ("node", "pod") if claim in private}
+        objects = {claim: private[claim] for claim in ("node", "pod") if claim in private}
         return {
-            f"{EXTRA_PREFIX}{claim}-{part}": value
-            for claim, of in shown.items()
-            for part, value in of.items()
+            f"{EXTRA_PREFIX}{claim}-{field}": value
+            for claim, of in objects.items()
+            for field, value in of.items()
         }
 
 
 def _check_place(body: JsonObject, target: Target) -> None:
     """Refuse a TokenRequest that names another account than its URL."""
-    wanted = (("name", target.name, "name"), ("namespace", target.namespace, "namespace"))
-    for field, expected, word in wanted:
-        given = mapping(body, "metadata").get(field)
-        if given and given != expected:
-            why = f'Invalid value: "{given}": must match the service account {word} if specified'
+    fields = (("name", target.name, "name"), ("namespace", target.namespace, "namespace"))
+    for field, expected, word in fields:
+        value = mapping(body, "metadata").get(field)
+        if value and value != expected:
+            why = f'Invalid value: "{value}": must match the service account {word} if specified'
             cause = Cause(f"metadata.{field}", why)
             raise errors.invalid(KIND, target.name, [cause], group=GROUP)
 

@@ -60,11 +60,11 @@ class Tokens:
 
     def identify(self, token: str, audiences: tuple[str, ...]) -> Identity | None:
         """Authenticate a token; None if it is unknown, expired or for another audience."""
-        found = self._tokens.get(token)
-        if found is None or (found.ends is not None and self._clock() >= found.ends):
+        entry = self._tokens.get(token)
+        if entry is None or (entry.ends is not None and self._clock() >= entry.ends):
             return None
-        common = tuple(audience for audience in audiences if audience in found.audiences)
-        return Identity(found.user, common) if common else None
+        common = tuple(audience for audience in audiences if audience in entry.audiences)
+        return Identity(entry.user, common) if common else None
 
 
 def known(user: User) -> User:

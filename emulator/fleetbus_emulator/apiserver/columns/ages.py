@@ -27,9 +27,9 @@ def duration(seconds: int) -> str:
     seconds = max(0, seconds)
     for below, unit, size, minor, minor_size in _STEPS:
         if seconds < below:
-            whole, rest = divmod(seconds, size)
-            smaller = rest // minor_size if minor else 0
-            return f"{whole}{unit}{smaller}{minor}" if smaller else f"{whole}{unit}"
+            count, remainder = divmod(seconds, size)
+            smaller = remainder // minor_size if minor else 0
+            return f"{count}{unit}{smaller}{minor}" if smaller else f"{count}{unit}"
     return f"{seconds // YEAR}y"
 
 

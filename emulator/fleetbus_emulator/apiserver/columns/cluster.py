@@ -22,9 +22,9 @@ def _node_state(row: Row) -> str:
 
 
 def _node(row: Row) -> list[Any]:
-    found = mapping(row.meta, "labels")
-    roles = {n.removeprefix(ROLE_PREFIX) for n in found if n.startswith(ROLE_PREFIX)}
-    roles |= {found.get(ROLE_LABEL, "")}
+    labels = mapping(row.meta, "labels")
+    roles = {n.removeprefix(ROLE_PREFIX) for n in labels if n.startswith(ROLE_PREFIX)}
+    roles |= {labels.get(ROLE_LABEL, "")}
     addresses = {
         a.get("type"): a.get("address") for a in reversed(listing(row.status, "addresses"))
     }
@@ -65,7 +65,7 @@ def _event(row: Row) -> list[Any]:
         last,
         obj.get("type", ""),
         obj.get("reason", ""),
-        "/".join(part for part in named if part),
+        "/".join(word for word in named if word),
         involved.get("fieldPath", ""),
         _source(row),
         str(obj.get("message", "")).strip(),
@@ -86,9 +86,9 @@ _EVENT_COLUMNS = (
 
 def _quota(row: Row) -> list[Any]:
     hard, used = mapping(row.status, "hard"), mapping(row.status, "used")
-    shown = {name: f"{name}: {used.get(name, 0)}/{hard[name]}" for name in sorted(hard)}
-    requests = [text for name, text in shown.items() if not name.startswith(LIMITS)]
-    limits = [text for name, text in shown.items() if name.startswith(LIMITS)]
+    texts = {name: f"{name}: {used.get(name, 0)}/{hard[name]}" for name in sorted(hard)}
+    requests = [text for name, text in texts.items() if not name.startswith(LIMITS)]
+    limits = [text for name, text in texts.items() if name.startswith(LIMITS)]
     return [", ".join(requests), ", ".join(limits), row.age]
 
 

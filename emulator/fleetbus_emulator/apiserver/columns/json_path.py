@@ -54,9 +54,9 @@ def _values(root: Any, path: str) -> list[Any]:
             values = [below for value in values for below in _descend(value)]
         if step["field"] is not None:
             name = re.sub(r"\\(.)", r"\1", step["field"])
-            values = [found for value in values for found in _named(value, name)]
+            values = [child for value in values for child in _named(value, name)]
         else:
-            values = [found for value in values for found in _inside(value, step["inside"])]
+            values = [child for value in values for child in _inside(value, step["inside"])]
     return values
 
 
@@ -83,29 +83,29 @@ def _inside(value: Any, inside: str) -> list[Any]:
     """The values that brackets select: a name, an index, a slice, a filter or several of these."""
     if inside == "*":
         return _children(value)
-    if found := _FILTER.fullmatch(inside):
+    if match := _FILTER.fullmatch(inside):
         items = cast("list[Any]", value) if isinstance(value, list) else []
-        return [item for item in items if _holds(item, found)]
+        return [item for item in items if _holds(item, match)]
     values: list[Any] = []
-    for part in re.findall(rf"{_QUOTED}|[^,\s]+", inside):
+    for key in re.findall(rf"{_QUOTED}|[^,\s]+", inside):
         # client-go reads a quoted name as `.name`, so that its dots lead further down.
-        values += _values(value, f".{part[1:-1]}") if part[0] in "'\"" else _sliced(value, part)
+        values += _values(value, f".{key[1:-1]}") if key[0] in "'\"" else _sliced(value, key)
     return values
 
 
 def _sliced(value: Any, text: str) -> list[Any]:
-    found = _SLICE.fullmatch(text)
-    if not found or not isinstance(value, list):
+    match = _SLICE.fullmatch(text)
+    if not match or not isinstance(value, list):
         raise _NoValueError
     items = cast("list[Any]", value)
-    if found[1]:
-        start, end, step = int(found[1]), None, 1
+    if match[1]:
+        start, end, step = int(match[1]), None, 1
         start += len(items) if start < 0 else 0
         end = start + 1
     else:
-        start, step = int(found[2] or 0), int(found[4] or 1)
+        start, step = int(match[2] or 0), int(match[4] or 1)
         start += len(items) if start < 0 else 0
-        end = int(found[3]) if found[3] else len(items)
+        end = int(match[3]) if match[3] else len(items)
         end += len(items) if end < 0 else 0
     if start == end:
         return []
@@ -114,15 +114,15 @@ def _sliced(value: Any, text: str) -> list[Any]:
     return items[start:end:step]
 
 
-def _holds(item: Any, found: re.Match[str]) -> bool:
-    left = _operand(item, found["left"])
-    if not found["operator"]:
+def _holds(item: Any, match: re.Match[str]) -> bool:
+    left = _operand(item, match["left"])
+    if not match["operator"]:
         return bool(left)
-    right = _operand(item, found["right"])
+    right = _operand(item, match["right"])
     if len(left) != 1 or len(right) != 1:
         return False
     try:
-        return _OPERATORS[found["operator"]](left[0], right[0])
+        return _OPERATORS[match["operator"]](left[0], right[0])
     except TypeError:
         return False
 

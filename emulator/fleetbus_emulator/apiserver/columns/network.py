@@ -25,12 +25,12 @@ def _balancers(row: Row) -> list[str]:
 
 
 def _external(row: Row) -> str:
-    kind, given = row.spec.get("type"), listing(row.spec, "externalIPs")
+    kind, addresses = row.spec.get("type"), listing(row.spec, "externalIPs")
     if kind == "ExternalName":
         return row.spec.get("externalName", "")
     if kind == "LoadBalancer":
-        return ",".join([*_balancers(row), *given]) or "<pending>"
-    return ",".join(given) or NONE
+        return ",".join([*_balancers(row), *addresses]) or "<pending>"
+    return ",".join(addresses) or NONE
 
 
 def _port(port: JsonObject) -> str:
@@ -47,13 +47,13 @@ def _service(row: Row) -> list[Any]:
 
 
 def _endpoints(row: Row) -> list[Any]:
-    found: list[str] = []
+    pairs: list[str] = []
     for subset in listing(row.obj, "subsets"):
         addresses = [address.get("ip", "") for address in listing(subset, "addresses")]
         ports = listing(subset, "ports")
-        found += [f"{a}:{port.get('port')}" for port in ports for a in addresses]
-        found += [] if ports else addresses
-    return [some(found) or NONE, row.age]
+        pairs += [f"{a}:{port.get('port')}" for port in ports for a in addresses]
+        pairs += [] if ports else addresses
+    return [some(pairs) or NONE, row.age]
 
 
 def _endpoint_slice(row: Row) -> list[Any]:
@@ -73,11 +73,11 @@ def _ingress(row: Row) -> list[Any]:
 
 def _ingress_class(row: Row) -> list[Any]:
     parameters = mapping(row.spec, "parameters")
-    shown = NONE
+    text = NONE
     if parameters:
         group = f".{parameters['apiGroup']}" if parameters.get("apiGroup") else ""
-        shown = f"{parameters.get('kind', '')}{group}/{parameters.get('name', '')}"
-    return [row.spec.get("controller", ""), shown, row.age]
+        text = f"{parameters.get('kind', '')}{group}/{parameters.get('name', '')}"
+    return [row.spec.get("controller", ""), text, row.age]
 
 
 COLUMNS: dict[tuple[str, str], Printed] = {

@@ -87,9 +87,9 @@ def printed(
     def column(name: str, priority: int) -> Column:
         return Column(name, type=types.get(name, "string"), priority=priority)
 
-    shown = [column(name, 0) for name in names.split(", ")]
+    visible = [column(name, 0) for name in names.split(", ")]
     hidden = [column(name, 1) for name in wide.split(", ") if name]
-    return Printed((NAME, *shown, *hidden), lambda row: [row.name, *cells(row)])
+    return Printed((NAME, *visible, *hidden), lambda row: [row.name, *cells(row)])
 
 
 def labels(pairs: JsonObject) -> str:
@@ -97,10 +97,12 @@ def labels(pairs: JsonObject) -> str:
     return ",".join(f"{name}={value}" for name, value in sorted(pairs.items())) or NONE
 
 
-def selector(wanted: JsonObject) -> str:
+def selector(label_selector: JsonObject) -> str:
     """A label selector as text: `app=web,tier in (a,b),!old`."""
-    parts = {name: f"{name}={value}" for name, value in mapping(wanted, "matchLabels").items()}
-    for expression in listing(wanted, "matchExpressions"):
+    parts = {
+        name: f"{name}={value}" for name, value in mapping(label_selector, "matchLabels").items()
+    }
+    for expression in listing(label_selector, "matchExpressions"):
         key, operator = str(expression.get("key", "")), expression.get("operator")
         values = ",".join(sorted(listing(expression, "values")))
         if operator in SETS:
@@ -112,5 +114,5 @@ def selector(wanted: JsonObject) -> str:
 
 def some(items: list[str], most: int = 3) -> str:
     """The first of many."""
-    shown = ",".join(items[:most])
-    return f"{shown} + {len(items) - most} more..." if len(items) > most else shown
+    first = ",".join(items[:most])
+    return f"{first} + {len(items) - most} more..." if len(items) > most else first

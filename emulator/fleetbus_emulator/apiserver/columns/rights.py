@@ -11,13 +11,13 @@ from fleetbus_emulator.apiserver.json_tree import listing, mapping
 def _binding(row: Row) -> list[Any]:
     role = mapping(row.obj, "roleRef")
     subjects = listing(row.obj, "subjects")
-    found: dict[str, list[str]] = {"User": [], "Group": [], "ServiceAccount": []}
+    by_kind: dict[str, list[str]] = {"User": [], "Group": [], "ServiceAccount": []}
     for subject in subjects:
         namespace = f"{subject.get('namespace', '')}/"
         prefix = namespace if subject.get("kind") == "ServiceAccount" else ""
-        found.get(str(subject.get("kind")), []).append(prefix + str(subject.get("name", "")))
+        by_kind.get(str(subject.get("kind")), []).append(prefix + str(subject.get("name", "")))
     named = f"{role.get('kind', '')}/{role.get('name', '')}"
-    return [named, row.age, *(", ".join(names) for names in found.values())]
+    return [named, row.age, *(", ".join(names) for names in by_kind.values())]
 
 
 _BINDING = printed("Role, Age", _binding, wide="Users, Groups, ServiceAccounts")

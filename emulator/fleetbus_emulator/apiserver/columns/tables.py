@@ -55,9 +55,9 @@ def row_of(served: Served, obj: JsonObject, now: datetime) -> JsonObject:
         columns = served.version.columns or (AGE,)
         cells = (_custom_cell(column, obj, now) for column in columns)
         return {"cells": [obj["metadata"]["name"], *cells]}
-    shown = Row(obj, now)
-    row: JsonObject = {"cells": _printed(served).cells(shown)}
-    phase = shown.status.get("phase")
+    printed_row = Row(obj, now)
+    row: JsonObject = {"cells": _printed(served).cells(printed_row)}
+    phase = printed_row.status.get("phase")
     if served.rtype.qualified == "pods" and phase in FINISHED:
         completed = {"type": "Completed", "status": "True", "reason": phase}
         row["conditions"] = [{**completed, "message": FINISHED[phase]}]

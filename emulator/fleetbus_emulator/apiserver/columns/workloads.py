@@ -79,11 +79,11 @@ def _revision(row: Row) -> list[Any]:
 
 def _job_state(row: Row) -> str:
     conditions = listing(row.status, "conditions")
-    held = {c.get("type") for c in conditions if c.get("status") == "True"}
-    found = next((text for name, text in JOB_ENDS.items() if name in held), None)
-    if found or row.deleting:
-        return found or "Terminating"
-    return next((text for name, text in JOB_STATES.items() if name in held), "Running")
+    types = {c.get("type") for c in conditions if c.get("status") == "True"}
+    state = next((text for name, text in JOB_ENDS.items() if name in types), None)
+    if state or row.deleting:
+        return state or "Terminating"
+    return next((text for name, text in JOB_STATES.items() if name in types), "Running")
 
 
 def _job(row: Row) -> list[Any]:
@@ -113,33 +113,33 @@ def _cron_job(row: Row) -> list[Any]:
     ]
 
 
-def _metric(wanted: JsonObject, found: JsonObject) -> str:
+def _metric(spec: JsonObject, status: JsonObject) -> str:
     """A metric as current/target."""
-    name = str(wanted.get("type", ""))
+    name = str(spec.get("type", ""))
     field = name[:1].lower() + name[1:]
-    target, current = mapping(wanted, field, "target"), mapping(found, field, "current")
-    resource = f"{mapping(wanted, field).get('name', '')}: " if "Resource" in name else ""
+    target, current = mapping(spec, field, "target"), mapping(status, field, "current")
+    resource = f"{mapping(spec, field).get('name', '')}: " if "Resource" in name else ""
     average = " (avg)" if name in ("Object", "External") and "averageValue" in target else ""
     if "Resource" in name and "averageValue" not in target:
         used, aim = current.get("averageUtilization"), target.get("averageUtilization")
-        shown = "<unknown>" if used is None else f"{used}%"
-        return f"{resource}{shown}/{'<auto>' if aim is None else f'{aim}%'}"
+        percent = "<unknown>" if used is None else f"{used}%"
+        return f"{resource}{percent}/{'<auto>' if aim is None else f'{aim}%'}"
     key = "averageValue" if "averageValue" in target else "value"
     return f"{resource}{current.get(key, '<unknown>')}/{target.get(key, '')}{average}"
 
 
 def _autoscaler(row: Row) -> list[Any]:
-    wanted, found = listing(row.spec, "metrics"), listing(row.status, "currentMetrics")
+    specs, statuses = listing(row.spec, "metrics"), listing(row.status, "currentMetrics")
     empty: JsonObject = {}
-    found = [*found, *[empty] * len(wanted)]
-    metrics = [_metric(metric, found[index]) for index, metric in enumerate(wanted)]
-    shown = ", ".join(metrics[:MOST_METRICS])
+    statuses = [*statuses, *[empty] * len(specs)]
+    metrics = [_metric(metric, statuses[index]) for index, metric in enumerate(specs)]
+    text = ", ".join(metrics[:MOST_METRICS])
     if len(metrics) > MOST_METRICS:
-        shown += f" + {len(metrics) - MOST_METRICS} more..."
+        text += f" + {len(metrics) - MOST_METRICS} more..."
     target = mapping(row.spec, "scaleTargetRef")
     return [
         f"{target.get('kind', '')}/{target.get('name', '')}",
-        shown or NONE,
+        text or NONE,
         str(row.spec.get("minReplicas", UNSET)),
         row.spec.get("maxReplicas", 0),
         row.status.get("currentReplicas", 0),

@@ -94,14 +94,14 @@ def _translated(schema: JsonObject) -> JsonObject:
         out["pattern"] = pattern
     properties: JsonObject = mapping(schema, "properties")
     if properties:
-        out["properties"] = {name: _translated(part) for name, part in properties.items()}
+        out["properties"] = {name: _translated(subschema) for name, subschema in properties.items()}
     for single in ("additionalProperties", "items", "not"):
-        part = as_object(schema.get(single))
-        if part is not None:
-            out[single] = _translated(part)
+        subschema = as_object(schema.get(single))
+        if subschema is not None:
+            out[single] = _translated(subschema)
     for many in ("allOf", "anyOf", "oneOf"):
         if schema.get(many):
-            out[many] = [_translated(part) for part in schema[many]]
+            out[many] = [_translated(subschema) for subschema in schema[many]]
     if schema.get(INT_OR_STRING):
         out["type"] = ["integer", "string"]
     return {"anyOf": [NULL, out]} if schema.get("nullable") else out
@@ -151,10 +151,10 @@ def _of_value(rule: str, instance: Any, limit: Any, path: str) -> Cause:
             return invalid(path, instance, f"{path} in body {text}")
 
 
-def _missing(error: ValidationError, instance: Any, wanted: list[str], path: str) -> list[Cause]:
+def _missing(error: ValidationError, instance: Any, names: list[str], path: str) -> list[Cause]:
     prefix = f"{path}." if path else ""
     # jsonschema reports each missing name on its own; the name is quoted in the message.
-    named = [name for name in wanted if name not in instance and repr(name) in error.message]
+    named = [name for name in names if name not in instance and repr(name) in error.message]
     return [required(f"{prefix}{name}") for name in named]
 
 
@@ -169,9 +169,9 @@ def _of_junctor(rule: str, instance: Any, schemas: Any, path: str) -> Cause:
         "not": "must not validate the schema (not)",
     }.get(rule)
     if text is None:
-        valid = sum(_Checker(part).is_valid(instance) for part in schemas)  # pyright: ignore[reportUnknownMemberType]
-        found = f"Found {valid} valid alternatives" if valid else "Found none valid"
-        text = f"must validate one and only one schema (oneOf). {found}"
+        valid = sum(_Checker(schema).is_valid(instance) for schema in schemas)  # pyright: ignore[reportUnknownMemberType]
+        explanation = f"Found {valid} valid alternatives" if valid else "Found none valid"
+        text = f"must validate one and only one schema (oneOf). {explanation}"
     return invalid("<nil>", "", f'"{path}" {text}')
 
 
@@ -189,13 +189,15 @@ _WORDING = {
 
 
 def _wrong_type(path: str, instance: Any, expected: Any, *, of_format: bool) -> Cause:
-    wanted = expected if isinstance(expected, str) else "integer or string"
+    allowed = expected if isinstance(expected, str) else "integer or string"
     names = ((dict, "object"), (list, "array"), (str, "string"), (bool, "boolean"))
-    found = next((name for kind, name in names if isinstance(instance, kind)), None)
-    if found is None:
-        found = "null" if instance is None else "integer" if isinstance(instance, int) else "number"
-    shown = orjson.dumps(instance if of_format else found).decode()
-    why = f"Invalid value: {shown}: {path} in body must be of type {wanted}: {shown}"
+    actual = next((name for kind, name in names if isinstance(instance, kind)), None)
+    if actual is None:
+        actual = (
+            "null" if instance is None else "integer" if isinstance(instance, int) else "number"
+        )
+    text = orjson.dumps(instance if of_format else actual).decode()
+    why = f"Invalid value: {text}: {path} in body must be of type {allowed}: {text}"
     return Cause(path, why, "FieldValueTypeInvalid")
 
 
@@ -214,7 +216,7 @@ def _mentions_keyed_lists(schema: JsonObject) -> bool:
         return True
     single = (as_object(schema.get(name)) for name in ("items", "additionalProperties"))
     parts = [*mapping(schema, "properties").values(), *single]
-    return any(_mentions_keyed_lists(part) for part in parts if part)
+    return any(_mentions_keyed_lists(subschema) for subschema in parts if subschema)
 
 
 def _duplicates(value: Any, schema: JsonObject, path: str) -> list[Cause]:
@@ -222,29 +224,29 @@ def _duplicates(value: Any, schema: JsonObject, path: str) -> list[Cause]:
     causes: list[Cause] = []
     items = as_list(value)
     if items is not None:
-        part: JsonObject = mapping(schema, "items")
+        subschema: JsonObject = mapping(schema, "items")
         keys = listing(schema, LIST_KEYS) if schema.get(LIST_TYPE) == "map" else None
         if schema.get(LIST_TYPE) in {"set", "map"}:
             causes += _repeated(items, keys, path)
         for index, item in enumerate(items):
-            causes += _duplicates(item, part, f"{path}[{index}]")
+            causes += _duplicates(item, subschema, f"{path}[{index}]")
     additional: JsonObject = mapping(schema, "additionalProperties")
     for name, below in mapping(value).items():
-        part = mapping(schema, "properties", name) or additional
-        if part:
-            causes += _duplicates(below, part, f"{path}.{name}".removeprefix("."))
+        subschema = mapping(schema, "properties", name) or additional
+        if subschema:
+            causes += _duplicates(below, subschema, f"{path}.{name}".removeprefix("."))
     return causes
 
 
 def _repeated(items: list[Any], keys: list[str] | None, path: str) -> list[Cause]:
-    seen: set[bytes] = set()
+    texts: set[bytes] = set()
     causes: list[Cause] = []
     for index, item in enumerate(items):
-        shown = item if keys is None else {k: item[k] for k in keys if k in mapping(item)}
-        text = orjson.dumps(shown, option=orjson.OPT_SORT_KEYS)
-        if text in seen:
-            causes.append(duplicate(f"{path}[{index}]", shown))
-        seen.add(text)
+        value = item if keys is None else {k: item[k] for k in keys if k in mapping(item)}
+        text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+        if text in texts:
+            causes.append(duplicate(f"{path}[{index}]", value))
+        texts.add(text)
     return causes
 
 

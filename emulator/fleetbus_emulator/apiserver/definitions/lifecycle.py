@@ -138,11 +138,11 @@ class Definitions:
             if not meta.get("finalizers"):
                 self._state.remove(rtype, stored)
             elif "deletionTimestamp" not in meta:
-                held = stored.copy()
-                held["metadata"]["deletionTimestamp"] = self._state.timestamp()
-                held["metadata"]["deletionGracePeriodSeconds"] = 0
-                held["metadata"]["generation"] = meta.get("generation", 0) + 1
-                self._state.put(rtype, stored.key, held, stored)
+                obj = stored.copy()
+                obj["metadata"]["deletionTimestamp"] = self._state.timestamp()
+                obj["metadata"]["deletionGracePeriodSeconds"] = 0
+                obj["metadata"]["generation"] = meta.get("generation", 0) + 1
+                self._state.put(rtype, stored.key, obj, stored)
 
     def _finish(self, place: tuple[str, str]) -> None:
         rtype, name = self._served.type_of(*place), self._terminating.get(place)
@@ -226,15 +226,15 @@ class _Taken:
 
 def accept_names(definition: JsonObject, others: Iterable[JsonObject]) -> Naming:
     """Accept the requested names that are free; otherwise names accepted before stay."""
-    wanted: JsonObject = mapping(definition, "spec", "names")
+    names: JsonObject = mapping(definition, "spec", "names")
     naming = Naming(dict(mapping(definition, "status", "acceptedNames")))
     taken = _taken(others)
     for name, reason in RESOURCES:
-        _accept(naming, wanted, name, taken.resources, reason)
-    _accept_short_names(naming, wanted, taken.resources)
+        _accept(naming, names, name, taken.resources, reason)
+    _accept_short_names(naming, names, taken.resources)
     for name, reason in KINDS:
-        _accept(naming, wanted, name, taken.kinds, reason)
-    naming.accepted["categories"] = listing(wanted, "categories")
+        _accept(naming, names, name, taken.kinds, reason)
+    naming.accepted["categories"] = listing(names, "categories")
     present = {name: naming.accepted.get(name) for name in ORDER}
     naming.accepted = {name: value for name, value in present.items() if value}
     return naming
@@ -250,16 +250,16 @@ def _taken(others: Iterable[JsonObject]) -> _Taken:
     return taken
 
 
-def _accept(naming: Naming, wanted: JsonObject, name: str, taken: set[str], reason: str) -> None:
-    text = wanted.get(name)
+def _accept(naming: Naming, names: JsonObject, name: str, taken: set[str], reason: str) -> None:
+    text = names.get(name)
     if text in taken and text != naming.accepted.get(name):
         naming.reason, naming.message = reason, f'"{text}" is already in use'
     else:
         naming.accepted[name] = text
 
 
-def _accept_short_names(naming: Naming, wanted: JsonObject, taken: set[str]) -> None:
-    texts: list[str] = listing(wanted, "shortNames")
+def _accept_short_names(naming: Naming, names: JsonObject, taken: set[str]) -> None:
+    texts: list[str] = listing(names, "shortNames")
     mine = set(listing(naming.accepted, "shortNames"))
     conflicts = [f'"{text}" is already in use' for text in texts if text in taken - mine]
     if conflicts:

@@ -52,12 +52,12 @@ def is_matched(pattern: str, text: str) -> bool:
 def _in_go_words(why: str) -> str:
     if why.startswith(_TRAILING):
         return "trailing backslash at end of expression: ``"
-    what, colon, where = why.partition(": ")
-    return f"{_GO_WORDS.get(what, what)}{f': `{where}`' if colon else ''}"
+    phrase, colon, where = why.partition(": ")
+    return f"{_GO_WORDS.get(phrase, phrase)}{f': `{where}`' if colon else ''}"
 
 
-def _text(said: bytes | str) -> str:
-    return said.decode(errors="replace") if isinstance(said, bytes) else said
+def _text(message: bytes | str) -> str:
+    return message.decode(errors="replace") if isinstance(message, bytes) else message
 
 
 @functools.lru_cache(maxsize=1024)

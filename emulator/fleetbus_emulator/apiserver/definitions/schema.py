@@ -61,9 +61,9 @@ class Schema:
         """Prune in place; the paths of what was."""
         unknown: list[str] = []
         for name in [name for name in obj if name not in TOP]:
-            part = _properties(self._source).get(name)
-            if part is not None:
-                _prune(obj[name], part, name, unknown)
+            subschema = _properties(self._source).get(name)
+            if subschema is not None:
+                _prune(obj[name], subschema, name, unknown)
             elif not self._source.get(PRESERVE):
                 unknown.append(name)
                 del obj[name]
@@ -98,9 +98,11 @@ def _additional(schema: JsonObject) -> JsonObject | None:
 def _mentions(schema: Any, keyword: str) -> bool:
     if isinstance(schema, dict):
         parts = cast("JsonObject", schema)
-        return keyword in parts or any(_mentions(part, keyword) for part in parts.values())
+        return keyword in parts or any(
+            _mentions(subschema, keyword) for subschema in parts.values()
+        )
     if isinstance(schema, list):
-        return any(_mentions(part, keyword) for part in cast("list[Any]", schema))
+        return any(_mentions(subschema, keyword) for subschema in cast("list[Any]", schema))
     return False
 
 
@@ -140,14 +142,14 @@ def _drop_nulls(value: Any, schema: JsonObject) -> None:
         return
     fields, properties = cast("JsonObject", value), _properties(schema)
     for name in list(fields):
-        part = properties.get(name) or _additional(schema)
-        if part is None:
+        subschema = properties.get(name) or _additional(schema)
+        if subschema is None:
             continue
         if fields[name] is None:
-            if name in properties and not part.get("nullable"):
+            if name in properties and not subschema.get("nullable"):
                 del fields[name]
         else:
-            _drop_nulls(fields[name], part)
+            _drop_nulls(fields[name], subschema)
 
 
 def _default(value: Any, schema: JsonObject) -> None:
@@ -158,11 +160,11 @@ def _default(value: Any, schema: JsonObject) -> None:
     if not isinstance(value, dict):
         return
     fields = cast("JsonObject", value)
-    for name, part in _properties(schema).items():
-        if name not in fields and "default" in part:
-            fields[name] = orjson.loads(orjson.dumps(part["default"]))
+    for name, subschema in _properties(schema).items():
+        if name not in fields and "default" in subschema:
+            fields[name] = orjson.loads(orjson.dumps(subschema["default"]))
         if name in fields:
-            _default(fields[name], part)
+            _default(fields[name], subschema)
     additional = _additional(schema)
     if additional is not None:
         for name in fields.keys() - _properties(schema).keys():
@@ -182,7 +184,7 @@ def merge_rule_of(schema: JsonObject) -> MergeRule:
 def _merge_rule(schema: JsonObject) -> MergeRule:
     rule = MergeRule(atomic=schema.get("x-kubernetes-map-type") == ATOMIC, declared=True)
     rule.list_type = schema.get("x-kubernetes-list-type") or ATOMIC
-    rule.fields = {name: _merge_rule(part) for name, part in _properties(schema).items()}
+    rule.fields = {name: _merge_rule(subschema) for name, subschema in _properties(schema).items()}
     items: JsonObject = mapping(schema, "items")
     if items:
         rule.rest = _merge_rule(items)

@@ -88,14 +88,14 @@ def _root_problems(schema: JsonObject, place: str, *, with_status: bool) -> list
 def _parts(schema: JsonObject, place: str) -> Iterator[tuple[str, str, JsonObject]]:
     """(keyword, place, schema) of the schemas directly within one."""
     for keyword in ("additionalProperties", "items", "not"):
-        part = as_object(schema.get(keyword))
-        if part is not None:
-            yield keyword, f"{place}.{keyword}", part
-    for name, part in mapping(schema, "properties").items():
-        yield "properties", f"{place}.properties[{name}]", part
+        subschema = as_object(schema.get(keyword))
+        if subschema is not None:
+            yield keyword, f"{place}.{keyword}", subschema
+    for name, subschema in mapping(schema, "properties").items():
+        yield "properties", f"{place}.properties[{name}]", subschema
     for keyword in ("allOf", "anyOf", "oneOf"):
-        for index, part in enumerate(listing(schema, keyword)):
-            yield keyword, f"{place}.{keyword}[{index}]", part
+        for index, subschema in enumerate(listing(schema, keyword)):
+            yield keyword, f"{place}.{keyword}[{index}]", subschema
 
 
 # keywords ---------------------------------------------------------------------------------------
@@ -115,19 +115,19 @@ def _keyword_problems(schema: JsonObject, place: str, *, is_root: bool = False) 
         why = "additionalProperties and properties are mutual exclusive"
         causes.append(forbidden(f"{place}.additionalProperties", why))
     causes += _merge_keywords(schema, place)
-    for _, where, part in _parts(schema, place):
-        causes += _keyword_problems(part, where)
+    for _, where, subschema in _parts(schema, place):
+        causes += _keyword_problems(subschema, where)
     return causes
 
 
 def _plain_keywords(schema: JsonObject, place: str) -> list[Cause]:
     causes: list[Cause] = []
-    found = schema.get("type")
-    if found and found not in TYPES:
-        causes.append(unsupported(f"{place}.type", found, TYPES))
+    type_name = schema.get("type")
+    if type_name and type_name not in TYPES:
+        causes.append(unsupported(f"{place}.type", type_name, TYPES))
     found_unsupported = (keyword for keyword in UNSUPPORTED if schema.get(keyword))
     causes += [forbidden(f"{place}.{k}", f"{k} is not supported") for k in found_unsupported]
-    if found == "null":
+    if type_name == "null":
         why = "type cannot be set to null, use nullable as an alternative"
         causes.append(forbidden(f"{place}.type", why))
     if isinstance(schema.get("items"), list):
@@ -146,26 +146,26 @@ def _plain_keywords(schema: JsonObject, place: str) -> list[Cause]:
 
 
 def _defaults_below(schema: Any, place: str) -> list[str]:
-    found = as_object(schema)
-    if found is None:
+    fields = as_object(schema)
+    if fields is None:
         return []
-    here = [place] if "default" in found else []
-    return here + [at for _, where, p in _parts(found, place) for at in _defaults_below(p, where)]
+    here = [place] if "default" in fields else []
+    return here + [at for _, where, p in _parts(fields, place) for at in _defaults_below(p, where)]
 
 
 def _merge_keywords(schema: JsonObject, place: str) -> list[Cause]:
     causes: list[Cause] = []
-    for keyword, wanted, supported in (
+    for keyword, type_name, supported in (
         (MAP_TYPE, "object", ("atomic", "granular")),
         (LIST_TYPE, "array", ("atomic", "set", "map")),
     ):
         value = schema.get(keyword)
         if value is None:
             continue
-        why = f"must be {wanted} if {keyword} is specified"
+        why = f"must be {type_name} if {keyword} is specified"
         if not schema.get("type"):
             causes.append(required(f"{place}.type", why))
-        elif schema["type"] != wanted:
+        elif schema["type"] != type_name:
             causes.append(invalid(f"{place}.type", schema["type"], why))
         if value not in supported:
             causes.append(unsupported(f"{place}.{keyword}", value, supported))
@@ -221,20 +221,20 @@ def _map_list(schema: JsonObject, place: str) -> list[Cause]:
 
 
 def _map_key(items: JsonObject, key: str, keys: list[str], place: str) -> list[Cause]:
-    part = as_object(mapping(items, "properties").get(key))
-    if part is None:
+    subschema = as_object(mapping(items, "properties").get(key))
+    if subschema is None:
         why = "entries must all be names of item properties"
         return [invalid(f"{place}.{LIST_KEYS}", keys, why)]
     where, causes = f"{place}.items.properties[{key}]", list[Any]()
-    if part.get("type") in {"array", "object"}:
+    if subschema.get("type") in {"array", "object"}:
         why = f"must be a scalar type if parent array's {LIST_TYPE} is map"
-        causes.append(invalid(f"{where}.type", part["type"], why))
-    if key not in listing(items, "required") and "default" not in part:
+        causes.append(invalid(f"{where}.type", subschema["type"], why))
+    if key not in listing(items, "required") and "default" not in subschema:
         why = (
             f"this property is in {LIST_KEYS}, so it must have a default or be a required property"
         )
         causes.append(required(f"{where}.default", why))
-    if part.get("nullable"):
+    if subschema.get("nullable"):
         why = f"this property is in {LIST_KEYS}, so it cannot be nullable"
         causes.append(forbidden(f"{where}.nullable", why))
     return causes
@@ -251,28 +251,30 @@ def _structure_problems(schema: JsonObject, place: str, level: str) -> list[Caus
     if level == ROOT or schema.get(EMBEDDED):
         causes += _metadata_types(schema, place)
     causes += _pattern_problems(schema, place)
-    for keyword, where, part in _parts(schema, place):
+    for keyword, where, subschema in _parts(schema, place):
         if keyword in {"items", "properties", "additionalProperties"}:
-            causes += _structure_problems(part, where, ITEM if keyword == "items" else FIELD)
+            causes += _structure_problems(subschema, where, ITEM if keyword == "items" else FIELD)
         elif not (keyword == "anyOf" and schema["anyOf"] == INTEGER_OR_STRING):
-            first = keyword == "allOf" and part is schema["allOf"][0]
-            says_again = first and part.get("anyOf") == INTEGER_OR_STRING
-            nested = {k: v for k, v in part.items() if k != "anyOf"} if says_again else part
+            first = keyword == "allOf" and subschema is schema["allOf"][0]
+            says_again = first and subschema.get("anyOf") == INTEGER_OR_STRING
+            nested = (
+                {k: v for k, v in subschema.items() if k != "anyOf"} if says_again else subschema
+            )
             causes += _nested_problems(nested, where)
             causes += _completeness(nested, schema, where, place)
     return causes
 
 
 def _type_problems(schema: JsonObject, place: str, level: str) -> list[Cause]:
-    found = schema.get("type") or ""
-    if schema.get(EMBEDDED) and found != "object":
+    type_name = schema.get("type") or ""
+    if schema.get(EMBEDDED) and type_name != "object":
         why = f"must be object if {EMBEDDED} is true"
         where = f"{place}.type"
-        return [invalid(where, found, why) if found else required(where, why)]
-    if not found and not schema.get(INT_OR_STRING) and not schema.get(PRESERVE):
+        return [invalid(where, type_name, why) if type_name else required(where, why)]
+    if not type_name and not schema.get(INT_OR_STRING) and not schema.get(PRESERVE):
         return [required(f"{place}.type", f"must not be empty {level}")]
-    if level == ROOT and found and found != "object":
-        return [invalid(f"{place}.type", found, "must be object at the root")]
+    if level == ROOT and type_name and type_name != "object":
+        return [invalid(f"{place}.type", type_name, "must be object at the root")]
     return []
 
 
@@ -296,11 +298,11 @@ def _extension_problems(schema: JsonObject, place: str, level: str) -> list[Caus
 def _metadata_types(schema: JsonObject, place: str) -> list[Cause]:
     causes: list[Cause] = []
     properties: JsonObject = mapping(schema, "properties")
-    for name, wanted in (("kind", "string"), ("apiVersion", "string"), ("metadata", "object")):
-        found = mapping(properties, name).get("type", "")
-        if name in properties and found != wanted:
+    for name, expected in (("kind", "string"), ("apiVersion", "string"), ("metadata", "object")):
+        actual = mapping(properties, name).get("type", "")
+        if name in properties and actual != expected:
             where = f"{place}.properties[{name}].type"
-            causes.append(invalid(where, found, f"must be {wanted}"))
+            causes.append(invalid(where, actual, f"must be {expected}"))
     extra = set(mapping(properties, "metadata", "properties")) - {"name", "generateName"}
     if extra:
         why = (
@@ -330,8 +332,8 @@ def _nested_problems(schema: JsonObject, place: str) -> list[Cause]:
         why = "must not be specified in a nested context"
         causes.append(forbidden(f"{place}.properties[metadata]", why))
     causes += _pattern_problems(schema, place)
-    for _, where, part in _parts(schema, place):
-        causes += _nested_problems(part, where)
+    for _, where, subschema in _parts(schema, place):
+        causes += _nested_problems(subschema, where)
     return causes
 
 
@@ -347,16 +349,16 @@ def _completeness(
             return [required(f"{schema_place}.items", why)]
         where = (f"{place}.items", f"{schema_place}.items")
         causes += _completeness(mapping(nested, "items"), outside, *where)
-    for name, part in mapping(nested, "properties").items():
+    for name, subschema in mapping(nested, "properties").items():
         here, there = f"{place}.properties[{name}]", f"{schema_place}.properties[{name}]"
         outside = as_object(mapping(schema, "properties").get(name))
         if outside is None and as_object(schema.get("additionalProperties")) is None:
             causes.append(required(there, f"because it is defined in {here}"))
         elif outside is not None:
-            causes += _completeness(part, outside, here, there)
+            causes += _completeness(subschema, outside, here, there)
     for keyword in ("allOf", "anyOf", "oneOf"):
-        for index, part in enumerate(listing(nested, keyword)):
-            causes += _completeness(part, schema, f"{place}.{keyword}[{index}]", schema_place)
+        for index, subschema in enumerate(listing(nested, keyword)):
+            causes += _completeness(subschema, schema, f"{place}.{keyword}[{index}]", schema_place)
     return causes
 
 
@@ -366,13 +368,13 @@ def _completeness(
 def _default_problems(schema: JsonObject, place: str) -> Iterator[Cause]:
     """A default has to be what the schema would accept, with nothing that would be pruned."""
     if "default" in schema:
-        rest = {keyword: value for keyword, value in schema.items() if keyword != "default"}
-        checker = Schema({"type": "object", "properties": {"default": rest}}, "", "")
+        keywords = {keyword: value for keyword, value in schema.items() if keyword != "default"}
+        checker = Schema({"type": "object", "properties": {"default": keywords}}, "", "")
         value = {"default": schema["default"]}
         for cause in checker.problems(value):
             yield replace(cause, field=f"{place}.{cause.field}")
         if checker.unknown_fields(value):
             yield invalid(f"{place}.default", schema["default"], "must not have unknown fields")
-    for keyword, below, part in _parts(schema, place):
+    for keyword, below, subschema in _parts(schema, place):
         if keyword in {"items", "properties", "additionalProperties"}:
-            yield from _default_problems(part, below)
+            yield from _default_problems(subschema, below)

@@ -34,7 +34,7 @@ def selectable_problems(versions: list[JsonObject]) -> list[Cause]:
     What all versions have in common is reported once, above them.
     """
     parts = [version.get("selectableFields") for version in versions]
-    if parts and all(part == parts[0] for part in parts):
+    if parts and all(fields == parts[0] for fields in parts):
         return list(_problems_of(versions[0], "spec.selectableFields"))
     return [
         cause
@@ -46,17 +46,17 @@ def selectable_problems(versions: list[JsonObject]) -> list[Cause]:
 def _problems_of(version: JsonObject, place: str) -> Iterator[Cause]:
     fields = listing(version, "selectableFields")
     schema = mapping(version, "schema", "openAPIV3Schema")
-    seen: set[str] = set()
+    paths: set[str] = set()
     for index, field in enumerate(fields):
         path, here = str(field.get("jsonPath") or ""), f"{place}[{index}].jsonPath"
         if not path:
             yield required(here)
         elif why := _path_problem(path, schema):
             yield invalid(here, path, why)
-        elif path in seen:
+        elif path in paths:
             yield duplicate(here, path)
-        seen.add(path)
-    if len(seen) > LIMIT:
+        paths.add(path)
+    if len(paths) > LIMIT:
         why = f"Too many: {len(fields)}: must have at most {LIMIT} items"
         yield Cause(place, why, "FieldValueTooMany")
 

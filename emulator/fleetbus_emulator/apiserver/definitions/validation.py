@@ -109,8 +109,8 @@ def _versions_problems(versions: list[JsonObject]) -> list[Cause]:
     for name in HOISTED:
         causes += _part_problems(versions, name)
     causes += selectable_problems(versions)
-    found = [version.get("name") for version in versions]
-    if len(set(found)) != len(found):
+    names = [version.get("name") for version in versions]
+    if len(set(names)) != len(names):
         causes.append(invalid("spec.versions", versions, "must contain unique version names"))
     if sum(bool(version.get("storage")) for version in versions) != 1:
         why = "must have exactly one version marked as storage version"
@@ -125,14 +125,14 @@ def _part_problems(versions: list[JsonObject], name: str) -> list[Cause]:
     """
     parts = [version.get(name) for version in versions]
     with_status = [_has_status(version) for version in versions]
-    if parts and all(part == parts[0] for part in parts):
+    if parts and all(value == parts[0] for value in parts):
         place = "spec.validation" if name == "schema" else f"spec.{name}"
         return _problems_of(name, parts[0], place, with_status=any(with_status))
     return [
         cause
-        for index, part in enumerate(parts)
+        for index, value in enumerate(parts)
         for cause in _problems_of(
-            name, part, f"spec.versions[{index}].{name}", with_status=with_status[index]
+            name, value, f"spec.versions[{index}].{name}", with_status=with_status[index]
         )
     ]
 
@@ -141,15 +141,15 @@ def _has_status(version: JsonObject) -> bool:
     return "status" in mapping(version, "subresources")
 
 
-def _problems_of(name: str, part: Any, place: str, *, with_status: bool) -> list[Cause]:
+def _problems_of(name: str, value: Any, place: str, *, with_status: bool) -> list[Cause]:
     if name == "schema":
-        schema: JsonObject = mapping(part, "openAPIV3Schema")
+        schema: JsonObject = mapping(value, "openAPIV3Schema")
         where = f"{place}.openAPIV3Schema"
         return schema_validation.schema_problems(schema, where, with_status=with_status)
     if name == "subresources":
-        scale: JsonObject = mapping(part, "scale")
-        return _scale_problems(scale, f"{place}.scale") if "scale" in (part or {}) else []
-    columns: list[JsonObject] = part or []
+        scale: JsonObject = mapping(value, "scale")
+        return _scale_problems(scale, f"{place}.scale") if "scale" in (value or {}) else []
+    columns: list[JsonObject] = value or []
     return [
         cause
         for index, column in enumerate(columns)
@@ -174,7 +174,7 @@ def _deprecation_problems(version: JsonObject, place: str) -> list[Cause]:
 
 def _scale_problems(scale: JsonObject, place: str) -> list[Cause]:
     causes: list[Cause] = []
-    for name, prefixes, what in (
+    for name, prefixes, location in (
         ("specReplicasPath", (".spec.",), "under .spec"),
         ("statusReplicasPath", (".status.",), "under .status"),
         ("labelSelectorPath", (".spec.", ".status."), "under either .spec or .status"),
@@ -185,7 +185,7 @@ def _scale_problems(scale: JsonObject, place: str) -> list[Cause]:
         elif path and not path.startswith("."):
             causes.append(invalid(here, path, "must be a simple json path starting with ."))
         elif path and not path.startswith(prefixes):
-            causes.append(invalid(here, path, f"should be a json path {what}"))
+            causes.append(invalid(here, path, f"should be a json path {location}"))
         elif path and not all(path[1:].split(".")):
             causes.append(invalid(here, path, "must be a json path in the dot notation"))
     return causes
@@ -195,11 +195,11 @@ def _column_problems(column: JsonObject, place: str) -> list[Cause]:
     causes: list[Cause] = []
     if not column.get("name"):
         causes.append(required(f"{place}.name"))
-    found, why = column.get("type") or "", f"must be one of {','.join(COLUMN_TYPES)}"
-    if not found:
+    type_name, why = column.get("type") or "", f"must be one of {','.join(COLUMN_TYPES)}"
+    if not type_name:
         causes.append(required(f"{place}.type", why))
-    elif found not in COLUMN_TYPES:
-        causes.append(invalid(f"{place}.type", found, why))
+    elif type_name not in COLUMN_TYPES:
+        causes.append(invalid(f"{place}.type", type_name, why))
     form = column.get("format")
     if form and form not in COLUMN_FORMATS:
         why = f"must be one of {','.join(COLUMN_FORMATS)}"
@@ -218,9 +218,9 @@ def _column_problems(column: JsonObject, place: str) -> list[Cause]:
 
 def _names_problems(names: JsonObject) -> list[Cause]:
     place = "spec.names"
-    wanted = ("plural", "singular", "kind", "listKind")
-    causes = [required(f"{place}.{name}") for name in wanted if not names.get(name)]
-    for name in wanted:
+    required_names = ("plural", "singular", "kind", "listKind")
+    causes = [required(f"{place}.{name}") for name in required_names if not names.get(name)]
+    for name in required_names:
         text = names.get(name) or ""
         mixed = name in {"kind", "listKind"}
         problems = label_1035_problems(text.lower() if mixed else text)

@@ -35,17 +35,21 @@ DELETE_OPTIONS = "DeleteOptions"
 OBJECT_META = f"{messages.META}.ObjectMeta"
 
 
-def read(served: Served, obj: JsonObject, known: JsonObject | None = None) -> list[str]:
+def read(served: Served, obj: JsonObject, previous: JsonObject | None = None) -> list[str]:
     """Read an object in place; returns the paths of the fields that it does not have.
 
     The fields of custom resources are their schema's business, and so are the paths of these.
-    What is as in `known`, an object that was read before, is not read again.
+    What is as in `previous`, an object that was read before, is not read again.
 
     Raises:
         ApiError: 400, as from Go's decoder.
     """
     try:
-        return read_unwrapped(served, obj) if known is None else _read_changes(served, obj, known)
+        return (
+            read_unwrapped(served, obj)
+            if previous is None
+            else _read_changes(served, obj, previous)
+        )
     except go_types.DecodeError as problem:
         raise cannot_be_handled(served, str(problem)) from None
 
@@ -61,9 +65,9 @@ def read_unwrapped(served: Served, obj: JsonObject) -> list[str]:
     return go_types.read(obj, _struct_of(obj["apiVersion"], obj["kind"]))
 
 
-def _read_changes(served: Served, obj: JsonObject, known: JsonObject) -> list[str]:
+def _read_changes(served: Served, obj: JsonObject, previous: JsonObject) -> list[str]:
     names = ("apiVersion", "kind")
-    same = {n for n, value in obj.items() if n not in names and known.get(n) == value}
+    same = {n for n, value in obj.items() if n not in names and previous.get(n) == value}
     changed = {n: value for n, value in obj.items() if n not in same}
     paths = read_unwrapped(served, changed)
     for name in [name for name in obj if name not in same and name not in changed]:
@@ -144,19 +148,19 @@ def _struct_of(api_version: str, kind: str) -> Struct:
     message = messages.of_kind(api_version, kind)
     if message is None:  # the one built-in type that the table does not know
         return Struct(DEFINITION.name, {**DEFINITION.fields, "metadata": _struct(OBJECT_META)})
-    found = _struct(message.full_name)
+    struct = _struct(message.full_name)
     head: dict[str, Form] = {"apiVersion": Leaf("string"), "kind": Leaf("string")}
-    return Struct(found.name, {**head, **found.fields}, found.package)
+    return Struct(struct.name, {**head, **struct.fields}, struct.package)
 
 
 @cache
 def _struct(full_name: str) -> Struct:
     message = messages.message(full_name)
     package = message.package.rpartition(".")[2]
-    found = Struct(message.name, package=package)
+    struct = Struct(message.name, package=package)
     for name, entry in messages.json_fields(full_name).items():
-        found.fields[name] = _type_of(entry)
-    return found
+        struct.fields[name] = _type_of(entry)
+    return struct
 
 
 def _type_of(entry: Field) -> Form:

@@ -63,8 +63,8 @@ def check_depth(data: bytes, parsed: Any) -> None:
 def type_name(value: Any) -> str:
     """Go's name of the type of a JSON value."""
     names = ((dict, "object"), (list, "array"), (str, "string"), (bool, "bool"))
-    found = (name for kind, name in names if isinstance(value, kind))
-    return next(found, "null" if value is None else "number")
+    matches = (name for kind, name in names if isinstance(value, kind))
+    return next(matches, "null" if value is None else "number")
 
 
 class _Fields(list[tuple[str, Any]]):
@@ -77,23 +77,23 @@ def duplicate_fields(data: bytes) -> list[str]:
         parsed: Any = json.loads(data, object_pairs_hook=_Fields)
     except (ValueError, RecursionError):
         return []
-    found: list[str] = []
-    _find_duplicates(parsed, "", found)
-    return found
+    paths: list[str] = []
+    _find_duplicates(parsed, "", paths)
+    return paths
 
 
-def _find_duplicates(value: Any, path: str, found: list[str]) -> None:
+def _find_duplicates(value: Any, path: str, paths: list[str]) -> None:
     if isinstance(value, _Fields):
-        seen: set[str] = set()
-        for name, part in value:
+        names: set[str] = set()
+        for name, below in value:
             here = f"{path}.{name}".removeprefix(".")
-            if name in seen:
-                found.append(here)
-            seen.add(name)
-            _find_duplicates(part, here, found)
+            if name in names:
+                paths.append(here)
+            names.add(name)
+            _find_duplicates(below, here, paths)
         return
     for index, item in enumerate(as_list(value) or []):
-        _find_duplicates(item, f"{path}[{index}]", found)
+        _find_duplicates(item, f"{path}[{index}]", paths)
 
 
 def json_problem(data: bytes) -> str:
@@ -119,28 +119,28 @@ class _Scanner:
     def scan(self) -> None:
         expected = VALUE
         while True:
-            found = self._next()
+            character = self._next()
             if expected == AFTER and not self._open:
-                if found:
+                if character:
                     raise self._wrong("after top-level value")
                 return
-            if not found:
+            if not character:
                 raise Malformed(END)
-            expected = self._step(expected, found)
+            expected = self._step(expected, character)
 
-    def _step(self, expected: str, found: bytes) -> str:
+    def _step(self, expected: str, character: bytes) -> str:
         if expected in {KEY, FIRST_KEY}:
-            return self._key(expected, found)
+            return self._key(expected, character)
         if expected == AFTER:
-            return self._separator(found)
-        if expected == FIRST_ITEM and found == b"]":
+            return self._separator(character)
+        if expected == FIRST_ITEM and character == b"]":
             return self._close()
-        return self._value(found)
+        return self._value(character)
 
-    def _key(self, expected: str, found: bytes) -> str:
-        if expected == FIRST_KEY and found == b"}":
+    def _key(self, expected: str, character: bytes) -> str:
+        if expected == FIRST_KEY and character == b"}":
             return self._close()
-        if found != b'"':
+        if character != b'"':
             raise self._wrong("looking for beginning of object key string")
         self._string()
         colon = self._next()
@@ -151,12 +151,12 @@ class _Scanner:
         self._at += 1
         return VALUE
 
-    def _separator(self, found: bytes) -> str:
+    def _separator(self, character: bytes) -> str:
         in_object = self._open[-1] == b"{"
-        if found == b",":
+        if character == b",":
             self._at += 1
             return KEY if in_object else VALUE
-        if found == (b"}" if in_object else b"]"):
+        if character == (b"}" if in_object else b"]"):
             return self._close()
         raise self._wrong("after object key:value pair" if in_object else "after array element")
 
@@ -165,16 +165,16 @@ class _Scanner:
         self._open.pop()
         return AFTER
 
-    def _value(self, found: bytes) -> str:
-        if found in {b"{", b"["}:
+    def _value(self, character: bytes) -> str:
+        if character in {b"{", b"["}:
             self._at += 1
-            self._open.append(found)
-            return FIRST_KEY if found == b"{" else FIRST_ITEM
-        if found == b'"':
+            self._open.append(character)
+            return FIRST_KEY if character == b"{" else FIRST_ITEM
+        if character == b'"':
             self._string()
-        elif found in _LITERALS:
-            self._literal(_LITERALS[found])
-        elif found == b"-" or found.isdigit():
+        elif character in _LITERALS:
+            self._literal(_LITERALS[character])
+        elif character == b"-" or character.isdigit():
             self._number()
         else:
             raise self._wrong("looking for beginning of value")
@@ -184,11 +184,11 @@ class _Scanner:
         self._at += 1
         while True:
             self._at = _end(_STRING, self._data, self._at)
-            found = self._here()
-            if found == b'"':
+            character = self._here()
+            if character == b'"':
                 self._at += 1
                 return
-            if found != b"\\":
+            if character != b"\\":
                 raise self._wrong("in string literal")
             self._at += 1
             self._escape()
@@ -206,9 +206,9 @@ class _Scanner:
     def _literal(self, word: bytes) -> None:
         for position in range(1, len(word)):
             self._at += 1
-            wanted = word[position : position + 1]
-            if self._here() != wanted:
-                raise self._wrong(f"in literal {word.decode()} (expecting '{wanted.decode()}')")
+            expected = word[position : position + 1]
+            if self._here() != expected:
+                raise self._wrong(f"in literal {word.decode()} (expecting '{expected.decode()}')")
         self._at += 1
 
     def _number(self) -> None:
@@ -238,10 +238,10 @@ class _Scanner:
         return self._data[self._at : self._at + 1]
 
     def _here(self) -> bytes:
-        found = self._peek()
-        if not found:
+        character = self._peek()
+        if not character:
             raise Malformed(END)
-        return found
+        return character
 
     def _next(self) -> bytes:
         self._at = _end(_SPACE, self._data, self._at)
@@ -252,8 +252,8 @@ class _Scanner:
 
 
 def _end(pattern: re.Pattern[bytes], data: bytes, start: int) -> int:
-    found = pattern.match(data, start)
-    return found.end() if found else start
+    match = pattern.match(data, start)
+    return match.end() if match else start
 
 
 def _quoted(character: bytes) -> str:

@@ -123,14 +123,18 @@ class _Reader:
         """The message of Go's decoder for a mismatch at the end of the trail."""
         if mismatch.why:
             return mismatch.why
-        found = type_name(mismatch.value)
-        if found == "number" and isinstance(mismatch.form, Leaf) and mismatch.form.name != "string":
-            found = f"number {mismatch.value}"
+        actual = type_name(mismatch.value)
+        if (
+            actual == "number"
+            and isinstance(mismatch.form, Leaf)
+            and mismatch.form.name != "string"
+        ):
+            actual = f"number {mismatch.value}"
         names = ".".join(step for step in self._trail if type(step) is str)
         owner = self._owners[-1] if self._owners else ""
         where = f"struct field {owner}.{names}" if names else "value"
         return (
-            f"json: cannot unmarshal {found} into Go {where} of type {type_name_of(mismatch.form)}"
+            f"json: cannot unmarshal {actual} into Go {where} of type {type_name_of(mismatch.form)}"
         )
 
     def apply_message(self, mismatch: _Mismatch) -> str:
@@ -145,19 +149,25 @@ class _Reader:
             return
         self._owners.append(form.name)
         dropped: list[str] = []
-        for name, part in fields.items():
-            known = form.fields.get(name)
-            if isinstance(part, str) and isinstance(known, Leaf) and known.name == "string":
-                if not part and not known.kept:  # most fields are strings: they need no trail
+        for name, content in fields.items():
+            field_form = form.fields.get(name)
+            if (
+                isinstance(content, str)
+                and isinstance(field_form, Leaf)
+                and field_form.name == "string"
+            ):
+                if (
+                    not content and not field_form.kept
+                ):  # most fields are strings: they need no trail
                     dropped.append(name)
-            elif known is None:
+            elif field_form is None:
                 self.unknown.append(self._path(name))
                 dropped.append(name)
-            elif part is None:
+            elif content is None:
                 dropped.append(name)
             else:
                 self._trail.append(name)
-                if self._read(part, known):
+                if self._read(content, field_form):
                     dropped.append(name)
                 self._trail.pop()
         for name in dropped:
@@ -203,8 +213,8 @@ class _Reader:
         fields = as_object(value)
         if fields is None:
             raise _Mismatch(value, form)
-        for name, part in fields.items():
-            if part is None:
+        for name, item in fields.items():
+            if item is None:
                 fields[name] = _zero(form.value)
             self._trail.append(_Key(name))
             self._read(fields[name], form.value)

@@ -89,10 +89,10 @@ def of_kind(api_version: str, kind: str) -> Message | None:
 @cache
 def json_fields(full_name: str) -> dict[str, Field]:
     """The fields of a message by their names in JSON, inlined ones among them."""
-    found: dict[str, Field] = {}
+    fields: dict[str, Field] = {}
     for entry in message(full_name).numbers.values():
-        found |= json_fields(entry.type) if entry.inline else {entry.name: entry}
-    return found
+        fields |= json_fields(entry.type) if entry.inline else {entry.name: entry}
+    return fields
 
 
 @cache
@@ -127,13 +127,13 @@ def parse(text: str) -> Table:
 
 def _add_fields(target: Message, words: list[str]) -> None:
     for word in words:
-        name, _, rest = word.partition("=")
-        number, _, kind = rest.partition(":")
+        name, _, spec = word.partition("=")
+        number, _, kind = spec.partition(":")
         target.numbers[int(number)] = _field(name, int(number), kind, target.package)
 
 
 def _field(name: str, number: int, kind: str, package: str) -> Field:
-    bare, kept = kind.removesuffix("!"), kind.endswith("!")
+    bare, is_kept = kind.removesuffix("!"), kind.endswith("!")
     keys: tuple[str, ...] | None = None
     if bare.endswith("]"):
         bare, _, listed = bare[:-1].partition("[")
@@ -146,7 +146,7 @@ def _field(name: str, number: int, kind: str, package: str) -> Field:
         is_map=bare.startswith("{"),
         keys=keys,
         inline=bare.startswith("+"),
-        kept=kept,
+        kept=is_kept,
     )
 
 

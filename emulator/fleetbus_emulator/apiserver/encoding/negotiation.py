@@ -56,9 +56,9 @@ def negotiate(accept: str, forms: Forms = FORMS) -> MediaType:
     if not accept or accept == JSON:
         return MediaType()
     for clause in accept.split(","):
-        wanted = _parse_clause(clause, forms)
-        if wanted is not None:
-            return wanted
+        media_type = _parse_clause(clause, forms)
+        if media_type is not None:
+            return media_type
     message = f"only the following media types are accepted: {JSON}, {YAML}, {PROTOBUF}"
     headers = {"Content-Type": PROTOBUF} if accept == PROTOBUF else {}
     raise ApiError(406, "NotAcceptable", message, headers=headers)
@@ -66,12 +66,12 @@ def negotiate(accept: str, forms: Forms = FORMS) -> MediaType:
 
 def _parse_clause(clause: str, forms: Forms) -> MediaType | None:
     """Parse a clause; None if it is not acceptable."""
-    media, *rest = (part.strip() for part in clause.split(";"))
+    media, *options = (piece.strip() for piece in clause.split(";"))
     if media in ("*/*", "application/*"):
         media = JSON
     parameters: dict[str, str] = {}
-    for part in rest:
-        key, _, value = part.partition("=")
+    for option in options:
+        key, _, value = option.partition("=")
         parameters[key] = value
     form = parameters.get("as", "")
     versions = forms.get(form, ()) if form else ("",)
@@ -83,27 +83,27 @@ def _parse_clause(clause: str, forms: Forms) -> MediaType | None:
 
 def renderer_for(request: Request, served: Served, state: State) -> tuple[Renderer, MediaType]:
     """The renderer a request asks for."""
-    wanted = negotiate(request.headers.get("accept", ""))
-    if wanted.form == TABLE:
-        table = TableRenderer(served, state.clock, included(request), wanted.version)
-        return table, wanted
-    if wanted.form:
-        return MetadataRenderer(wanted.version), wanted
-    return PlainRenderer(served), wanted
+    media_type = negotiate(request.headers.get("accept", ""))
+    if media_type.form == TABLE:
+        table = TableRenderer(served, state.clock, included(request), media_type.version)
+        return table, media_type
+    if media_type.form:
+        return MetadataRenderer(media_type.version), media_type
+    return PlainRenderer(served), media_type
 
 
-def check_list_kind(wanted: MediaType, served: Served, *, is_list: bool) -> None:
+def check_list_kind(media_type: MediaType, served: Served, *, is_list: bool) -> None:
     """Refuse the metadata of a list for one object, and of one object for a list.
 
     Raises:
         ApiError: 406.
     """
-    if wanted.form != (METADATA if is_list else METADATA_LIST):
+    if media_type.form != (METADATA if is_list else METADATA_LIST):
         return
     rtype = served.rtype
     names = (rtype.list_kind, "a list") if is_list else (rtype.kind, "not a list")
-    what = f"the requested object is {names[1]} (*{served.version.name}.{names[0]})"
-    raise ApiError(406, "NotAcceptable", f"you requested {wanted.form}, but {what}")
+    actual = f"the requested object is {names[1]} (*{served.version.name}.{names[0]})"
+    raise ApiError(406, "NotAcceptable", f"you requested {media_type.form}, but {actual}")
 
 
 def included(request: Request) -> str:
@@ -120,15 +120,15 @@ def included(request: Request) -> str:
 
 def shown(request: Request, kind: tuple[str, str], obj: JsonObject, now: datetime) -> Response:
     """A document that is not stored, such as a Scale: itself, or the Table of its row."""
-    wanted = negotiate(request.headers.get("accept", ""))
-    if wanted.form != TABLE:
+    media_type = negotiate(request.headers.get("accept", ""))
+    if media_type.form != TABLE:
         return json_response(200, obj)
     printed = BUILTIN_COLUMNS[kind]
     row: JsonObject = {"cells": printed.cells(Row(obj, now))}
     included_object = {
-        "Metadata": tables.partial_metadata(obj, wanted.version),
+        "Metadata": tables.partial_metadata(obj, media_type.version),
         "Object": obj,
     }.get(included(request))
     row |= {"object": included_object} if included_object else {}
     metadata = {"resourceVersion": obj["metadata"]["resourceVersion"]}
-    return json_response(200, tables.table(printed.columns, [row], metadata, wanted.version))
+    return json_response(200, tables.table(printed.columns, [row], metadata, media_type.version))

@@ -41,25 +41,25 @@ def decode(body: bytes) -> JsonObject:
         names = dict(read_fields(_bytes(parts.get(TYPE_META, b""))))
         api_version = _bytes(names.get(API_VERSION, b"")).decode()
         kind = _bytes(names.get(KIND, b"")).decode()
-        found = _message_of(api_version, kind)
-        obj = _read_message(found, _bytes(parts.get(RAW, b"")))
+        message = _message_of(api_version, kind)
+        obj = _read_message(message, _bytes(parts.get(RAW, b"")))
     except (WireError, ValueError, OverflowError) as error:
         raise bad_request(f"the body is no Kubernetes protobuf message: {error}") from None
     return {"apiVersion": api_version, "kind": kind, **obj}
 
 
 def _message_of(api_version: str, kind: str) -> Message:
-    found = messages.of_kind(api_version, kind)
-    if found is None and kind == "DeleteOptions":
-        found = messages.message(f"{META}.DeleteOptions")  # every group has it under its own name
-    if found is None:
+    message = messages.of_kind(api_version, kind)
+    if message is None and kind == "DeleteOptions":
+        message = messages.message(f"{META}.DeleteOptions")  # every group has it under its own name
+    if message is None:
         raise ApiError(
             415,
             "UnsupportedMediaType",
             f"this server cannot read {api_version}, Kind={kind} from protobuf; send it as JSON or "
             "YAML, with kubectl by `create -f` or `apply -f` instead of a `create KIND` command",
         )
-    return found
+    return message
 
 
 def _bytes(value: int | bytes) -> bytes:
@@ -68,10 +68,10 @@ def _bytes(value: int | bytes) -> bytes:
     return value
 
 
-def _read_message(found: Message, data: bytes) -> JsonObject:
+def _read_message(message: Message, data: bytes) -> JsonObject:
     obj: JsonObject = {}
     for number, raw in read_fields(data):
-        entry = found.numbers.get(number)
+        entry = message.numbers.get(number)
         if entry is None:
             continue  # a field of a newer Kubernetes, which an older server does not know either
         if entry.is_map:

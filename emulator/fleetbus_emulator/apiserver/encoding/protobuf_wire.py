@@ -52,12 +52,12 @@ def read_varints(data: bytes) -> list[int]:
     Raises:
         WireError: The last one is cut off.
     """
-    found: list[int] = []
+    numbers: list[int] = []
     position = 0
     while position < len(data):
         value, position = _varint(data, position)
-        found.append(value)
-    return found
+        numbers.append(value)
+    return numbers
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
@@ -78,8 +78,8 @@ def write_field(number: int, value: int | str | bytes) -> bytes:
 
 
 def _written(value: int) -> bytes:
-    found = bytearray()
+    data = bytearray()
     while value > 0x7F:  # noqa: PLR2004 - seven bits a byte, the highest says that more follows
-        found.append(value & 0x7F | 0x80)
+        data.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes([*found, value])
+    return bytes([*data, value])

@@ -68,8 +68,8 @@ class Fail:
     retry_after: timedelta | None = None
 
     def __post_init__(self) -> None:
-        known = FIRST_ERROR <= self.status <= LAST_ERROR
-        _require("status", f"must be from {FIRST_ERROR} to {LAST_ERROR}", holds=known)
+        is_error = FIRST_ERROR <= self.status <= LAST_ERROR
+        _require("status", f"must be from {FIRST_ERROR} to {LAST_ERROR}", holds=is_error)
         if self.retry_after is not None:
             _require("retry_after", "must not be negative", holds=self.retry_after >= timedelta(0))
 

@@ -72,8 +72,8 @@ def break_off(http: web.BaseRequest, how: Break) -> NoReturn:
         if how is Break.GARBAGE:
             transport.write(GARBAGE_CHUNK)
         if how is Break.RESET:
-            found: socket.socket = transport.get_extra_info("socket")
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
+            tcp_socket: socket.socket = transport.get_extra_info("socket")
+            tcp_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
             transport.abort()
         else:
             transport.close()

@@ -28,8 +28,8 @@ REVISION = "resource_version"
 
 def camel(name: str) -> str:
     """`retry_after` as `retryAfter`."""
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)
+    first, *words = name.split("_")
+    return first + "".join(word.capitalize() for word in words)
 
 
 def _kebab(name: str) -> str:
@@ -43,11 +43,11 @@ def to_duration(text: str) -> timedelta:
     Raises:
         ValueError: It is none.
     """
-    found = _DURATION.fullmatch(text)
-    if found is None:
+    match = _DURATION.fullmatch(text)
+    if match is None:
         raise ValueError("must be a duration like 200ms, 1.5s, 2m or 1h")
     try:
-        return timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
+        return timedelta(seconds=float(match[1]) * _SECONDS[match[2]])
     except OverflowError:
         raise ValueError("is longer than anybody will wait") from None
 
@@ -127,7 +127,9 @@ _KINDS = {str: "a string", int: "a whole number", float: "a number", bool: "true
 def _field(name: str, annotation: Any, default: Any) -> Field:
     kind = annotation
     if typing.get_origin(annotation) in (types.UnionType, typing.Union):  # what is optional
-        kind = next(it for it in typing.get_args(annotation) if it is not type(None))
+        kind = next(
+            argument for argument in typing.get_args(annotation) if argument is not type(None)
+        )
     if typing.get_origin(kind) is Literal:
         return Field(name, str, choices=typing.get_args(kind), default=default)
     return Field(name, kind, default=default)
@@ -135,11 +137,14 @@ def _field(name: str, annotation: Any, default: Any) -> Field:
 
 def _fields_of(cls: type) -> dict[str, Field]:
     hints = typing.get_type_hints(cls)
-    found = fields(cls)
-    return {camel(it.name): _field(it.name, hints[it.name], it.default) for it in found}
+    declared = fields(cls)
+    return {
+        camel(field.name): _field(field.name, hints[field.name], field.default)
+        for field in declared
+    }
 
 
-ACTIONS: dict[str, type] = {_kebab(it.__name__): it for it in typing.get_args(Action)}
+ACTIONS: dict[str, type] = {_kebab(action.__name__): action for action in typing.get_args(Action)}
 """The actions by name."""
 
 ACTION_FIELDS = {name: _fields_of(cls) for name, cls in ACTIONS.items()}
@@ -162,10 +167,10 @@ def fields_of(action: str) -> dict[str, Field]:
     Raises:
         FieldError: There is no such action.
     """
-    found = ACTION_FIELDS.get(action)
-    if found is None:
+    action_fields = ACTION_FIELDS.get(action)
+    if action_fields is None:
         raise FieldError("action", f"must be one of {', '.join(ACTIONS)}")
-    return found | RULE_FIELDS
+    return action_fields | RULE_FIELDS
 
 
 def action_from_json(document: Mapping[str, Any]) -> tuple[Action, dict[str, Any]]:
@@ -175,34 +180,34 @@ def action_from_json(document: Mapping[str, Any]) -> tuple[Action, dict[str, Any
         FieldError: A field is missing, unknown or wrong.
     """
     name = str(document.get("action", ""))
-    known = fields_of(name)
-    given: dict[str, Any] = {}
+    known_fields = fields_of(name)
+    arguments: dict[str, Any] = {}
     for field, value in document.items():
         if field == "action" or value is None:
             continue
-        if field not in known:
-            raise FieldError(field, f"is unknown; {name} knows {', '.join(known)}")
-        given[known[field].name] = known[field].read(value)
+        if field not in known_fields:
+            raise FieldError(field, f"is unknown; {name} knows {', '.join(known_fields)}")
+        arguments[known_fields[field].name] = known_fields[field].read(value)
     for field, kind in ACTION_FIELDS[name].items():
-        if kind.needed and kind.name not in given:
+        if kind.needed and kind.name not in arguments:
             raise FieldError(field, f"is needed by {name}")
-    own = {kind.name for kind in ACTION_FIELDS[name].values()}
+    names = {kind.name for kind in ACTION_FIELDS[name].values()}
     try:
-        action = ACTIONS[name](**{key: value for key, value in given.items() if key in own})
+        action = ACTIONS[name](**{key: value for key, value in arguments.items() if key in names})
     except FieldError as error:
         raise FieldError(camel(error.field), error.why) from None
-    return action, {key: value for key, value in given.items() if key not in own}
+    return action, {key: value for key, value in arguments.items() if key not in names}
 
 
 def action_to_json(action: Action) -> JsonObject:
     """An action as fields of a document; what has no value is left out."""
     name = _kebab(type(action).__name__)
-    shown: JsonObject = {"action": name}
+    document: JsonObject = {"action": name}
     for field, kind in ACTION_FIELDS[name].items():
         value = getattr(action, kind.name)
         if value is not None:
-            shown[field] = kind.show(value)
-    return shown
+            document[field] = kind.show(value)
+    return document
 
 
 def rule_to_json(rule: Rule) -> JsonObject:
@@ -226,13 +231,13 @@ def json_from_words(action: str, words: Sequence[str]) -> JsonObject:
     Raises:
         FieldError: There is no such action or field, or a word has no `=`.
     """
-    known = fields_of(action)
+    known_fields = fields_of(action)
     document: JsonObject = {"action": action}
     for word in words:
         field, equals, text = word.partition("=")
         if not equals:
             raise FieldError(word, "must be written as field=value")
-        if field not in known:
-            raise FieldError(field, f"is unknown; {action} knows {', '.join(known)}")
-        document[field] = known[field].read_word(text)
+        if field not in known_fields:
+            raise FieldError(field, f"is unknown; {action} knows {', '.join(known_fields)}")
+        document[field] = known_fields[field].read_word(text)
     return document

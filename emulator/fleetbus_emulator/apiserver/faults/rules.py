@@ -94,30 +94,32 @@ class Match:
         if self.resource == "":
             raise FieldError("resource", "must not be empty")
 
-    def matches(self, seen: RequestAttributes) -> bool:
+    def matches(self, attributes: RequestAttributes) -> bool:
         """Whether a request is meant."""
         return (
-            (self.verb is None or self._matches_verb(seen.verb))
-            and (self.group is None or self.group == (seen.group or CORE))
-            and (self.resource is None or self._matches_resource(seen))
-            and (self.subresource is None or self.subresource == seen.subresource)
-            and (self.namespace is None or self.namespace == seen.namespace)
-            and (self.name is None or self.name == seen.name)
-            and (self.user_agent is None or self.user_agent in seen.user_agent)
-            and (self.token is None or self.token == seen.token)
+            (self.verb is None or self._matches_verb(attributes.verb))
+            and (self.group is None or self.group == (attributes.group or CORE))
+            and (self.resource is None or self._matches_resource(attributes))
+            and (self.subresource is None or self.subresource == attributes.subresource)
+            and (self.namespace is None or self.namespace == attributes.namespace)
+            and (self.name is None or self.name == attributes.name)
+            and (self.user_agent is None or self.user_agent in attributes.user_agent)
+            and (self.token is None or self.token == attributes.token)
         )
 
     def _matches_verb(self, verb: str) -> bool:
         return verb in MEANINGS.get(self.verb or "", {self.verb})
 
-    def _matches_resource(self, seen: RequestAttributes) -> bool:
+    def _matches_resource(self, attributes: RequestAttributes) -> bool:
         named = self.resource or ""
         plural, _, subresource = named.partition("/")
         checked = subresource or self.subresource is None
-        if checked and subresource != seen.subresource:
+        if checked and subresource != attributes.subresource:
             return False
-        qualified = f"{seen.plural}.{seen.group}" if seen.group else seen.plural
-        return plural in (seen.plural, qualified)
+        qualified = (
+            f"{attributes.plural}.{attributes.group}" if attributes.group else attributes.plural
+        )
+        return plural in (attributes.plural, qualified)
 
 
 class MatchFields(TypedDict, total=False):
@@ -175,16 +177,16 @@ class Rule:
             self.removed = True
             self.on_removal(self)
 
-    def can_apply_to(self, seen: RequestAttributes) -> bool:
+    def can_apply_to(self, attributes: RequestAttributes) -> bool:
         """Whether the action can do anything to such a request, and the request is meant."""
         action, match = self.action, self.match
         if isinstance(action, DropEvents):
-            if seen.namespace in (None, match.namespace):
+            if attributes.namespace in (None, match.namespace):
                 match = replace(match, namespace=None)
             match = replace(match, name=None)
-        elif isinstance(action, GroupDown) and seen.aggregated:
+        elif isinstance(action, GroupDown) and attributes.aggregated:
             match = replace(match, group=None)
-        return _can_affect(action, seen) and match.matches(seen)
+        return _can_affect(action, attributes) and match.matches(attributes)
 
     def take_hit(self) -> bool:
         """Decide about one request or event that is meant, and count it."""
@@ -207,8 +209,8 @@ class Rule:
         """Whether the event of a revision and type about an object is never sent."""
         if not isinstance(self.action, DropEvents) or self.removed:
             return False
-        wanted, match = self.action.type, self.match
-        if wanted is not None and wanted != event[1]:
+        event_type, match = self.action.type, self.match
+        if event_type is not None and event_type != event[1]:
             return False
         if match.namespace not in (None, namespace) or match.name not in (None, name):
             return False
@@ -223,19 +225,19 @@ class Rule:
 _WATCHES_ONLY = (CutWatch, EndWatch, StallWatch, HideBookmarks, LagWatch, DropEvents)
 
 
-def _can_affect(action: Action, seen: RequestAttributes) -> bool:
+def _can_affect(action: Action, attributes: RequestAttributes) -> bool:
     """Whether an action means anything to a request; what does not is not counted."""
     if isinstance(action, _WATCHES_ONLY):
-        return seen.verb == "watch"
+        return attributes.verb == "watch"
     if isinstance(action, Expire):
         if action.where == "page":
-            return seen.verb == "list" and seen.continued
-        return seen.verb == "watch"
+            return attributes.verb == "list" and attributes.continued
+        return attributes.verb == "watch"
     if isinstance(action, StaleList):
-        return seen.verb == "list" and seen.versioned
+        return attributes.verb == "list" and attributes.versioned
     if isinstance(action, PartialList):
-        return seen.verb == "list"
-    return not (isinstance(action, CutAnswer) and seen.verb == "watch")
+        return attributes.verb == "list"
+    return not (isinstance(action, CutAnswer) and attributes.verb == "watch")
 
 
 class Faults:
@@ -326,13 +328,13 @@ class Faults:
         """Whether there is a rule that may apply."""
         return bool(self._live)
 
-    def match(self, seen: RequestAttributes) -> list[Rule]:
+    def match(self, attributes: RequestAttributes) -> list[Rule]:
         """The rules that apply to a request; counts a hit of each."""
-        return [rule for rule in tuple(self._live) if self.hit(rule, seen)]
+        return [rule for rule in tuple(self._live) if self.hit(rule, attributes)]
 
-    def hit(self, rule: Rule, seen: RequestAttributes) -> bool:
+    def hit(self, rule: Rule, attributes: RequestAttributes) -> bool:
         """Decide about one rule and one request, and count it."""
-        if not rule.can_apply_to(seen):
+        if not rule.can_apply_to(attributes):
             return False
         if isinstance(rule.action, DropEvents):
             return not rule.removed  # it counts events
@@ -361,7 +363,8 @@ def _check_applicable(action: Action, match: Match) -> None:
         raise FieldError("group", "is needed to know which API group is down")
     verbs = MEANINGS.get(match.verb or "", {match.verb or "watch", match.verb or "list"})
     if not any(
-        _can_affect(action, RequestAttributes(it, continued=True, versioned=True)) for it in verbs
+        _can_affect(action, RequestAttributes(verb, continued=True, versioned=True))
+        for verb in verbs
     ):
         raise FieldError(
             "verb", f"{match.verb} requests are never affected by {type(action).__name__}"

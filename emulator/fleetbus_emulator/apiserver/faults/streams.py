@@ -169,7 +169,9 @@ def apply_faults(
     """
     lines = [line for line in lines if not any(fault.hides(line) for fault in faults)]
     allowances = (fault.allowance(sent) for fault in faults)
-    allowed = min((it for it in allowances if it is not None), default=len(lines))
+    allowed = min(
+        (allowance for allowance in allowances if allowance is not None), default=len(lines)
+    )
     outcome = Outcome(lines[:allowed], lines[allowed:])
     reached = sent + len(outcome.lines)
     for fault in faults:

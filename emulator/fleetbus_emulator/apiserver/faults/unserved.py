@@ -31,15 +31,17 @@ def unserved_warning(match: Match, served: Mapping[tuple[str, str], Collection[s
         return ""
     named, _, subresource = match.resource.partition("/")
     in_group = {key: subs for key, subs in served.items() if match.group in (None, key[0] or CORE)}
-    found = [subs for key, subs in in_group.items() if named in (key[1], ".".join(key[::-1]))]
-    if not found:
+    matches = [subs for key, subs in in_group.items() if named in (key[1], ".".join(key[::-1]))]
+    if not matches:
         where = "" if match.group is None else f" in the group {match.group}"
         suggestion = _suggestion(named, (key[1] for key in in_group))
         return f"no resource {named} is served{where}{suggestion}"
-    wanted = subresource or match.subresource
-    if wanted and not any(wanted in subresources for subresources in found):
-        known = {name for subresources in found for name in subresources}
-        return f"{named} has no subresource {wanted}{_suggestion(wanted, known)}"
+    subresource_name = subresource or match.subresource
+    if subresource_name and not any(subresource_name in subresources for subresources in matches):
+        names = {name for subresources in matches for name in subresources}
+        return (
+            f"{named} has no subresource {subresource_name}{_suggestion(subresource_name, names)}"
+        )
     return ""
 
 

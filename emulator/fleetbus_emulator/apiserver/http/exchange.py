@@ -135,25 +135,26 @@ class Route:
 
 def parse_route(path: str) -> Route | None:
     """Read a resource path; None if it is none (discovery, health, nonsense)."""
-    parts = [part for part in path.split("/") if part]
+    parts = [segment for segment in path.split("/") if segment]
     if parts[:1] == ["api"] and len(parts) > 2:  # noqa: PLR2004 - /api/VERSION/something
-        group, version, rest = "", parts[1], parts[2:]
+        group, version, segments = "", parts[1], parts[2:]
     elif parts[:1] == ["apis"] and len(parts) > 3:  # noqa: PLR2004 - /apis/GROUP/VERSION/something
-        group, version, rest = parts[1], parts[2], parts[3:]
+        group, version, segments = parts[1], parts[2], parts[3:]
     else:
         return None
-    prefixed_watch = rest[0] == "watch" and len(rest) > 1
+    prefixed_watch = segments[0] == "watch" and len(segments) > 1
     if prefixed_watch:
-        rest = rest[1:]
+        segments = segments[1:]
     namespace = None
-    if rest[0] == "namespaces" and len(rest) > 2 and not _is_namespace_subresource(group, rest):  # noqa: PLR2004
-        namespace, rest = rest[1], rest[2:]
-    plural, name, *sub = [*rest, ""][: max(2, len(rest))]
+    is_subresource = _is_namespace_subresource(group, segments)
+    if segments[0] == "namespaces" and len(segments) > 2 and not is_subresource:  # noqa: PLR2004
+        namespace, segments = segments[1], segments[2:]
+    plural, name, *sub = [*segments, ""][: max(2, len(segments))]
     return Route(group, version, plural, namespace, name, "/".join(sub), prefixed_watch)
 
 
-def _is_namespace_subresource(group: str, rest: list[str]) -> bool:
-    return group == "" and len(rest) == 3 and rest[2] in SUBRESOURCES_OF_NAMESPACES  # noqa: PLR2004
+def _is_namespace_subresource(group: str, segments: list[str]) -> bool:
+    return group == "" and len(segments) == 3 and segments[2] in SUBRESOURCES_OF_NAMESPACES  # noqa: PLR2004
 
 
 def integer(query: Mapping[str, str], name: str) -> int | None:
@@ -192,19 +193,17 @@ def _typed(parsed: Any, body: bytes, kind: str) -> JsonObject:
     """The document, if its apiVersion and kind can be read."""
     if parsed is None:
         return {}
-    found = as_object(parsed)
-    if found is None:
-        given = go_syntax.type_name(parsed)
-        why = f"json: cannot unmarshal {given} into Go value of type {TYPE_META}"
+    document = as_object(parsed)
+    if document is None:
+        type_name = go_syntax.type_name(parsed)
+        why = f"json: cannot unmarshal {type_name} into Go value of type {TYPE_META}"
         raise _unrecognized(body, kind, f"couldn't get version/kind; json parse error: {why}")
     for name in ("apiVersion", "kind"):
-        if not isinstance(found.get(name, ""), str | None):
-            why = (
-                f"json: cannot unmarshal {go_syntax.type_name(found[name])} into Go struct field "
-                f".{name} of type string"
-            )
+        if not isinstance(document.get(name, ""), str | None):
+            type_name = go_syntax.type_name(document[name])
+            why = f"json: cannot unmarshal {type_name} into Go struct field .{name} of type string"
             raise _unrecognized(body, kind, f"couldn't get version/kind; json parse error: {why}")
-    return found
+    return document
 
 
 def parse_merge(body: bytes) -> JsonObject:
@@ -239,13 +238,13 @@ def _parsed_apply(body: bytes) -> Any:
 def _mapping(parsed: Any, place: str) -> JsonObject:
     if parsed is None:
         return {}
-    found = as_object(parsed)
-    if found is None:
+    document = as_object(parsed)
+    if document is None:
         raise bad_request(
             f"{place}: cannot unmarshal {go_syntax.type_name(parsed)} into Go value of type "
             "map[string]interface {}"
         )
-    return found
+    return document
 
 
 def _unrecognized(body: bytes, kind: str, why: str) -> ApiError:
@@ -258,6 +257,6 @@ def summary(body: bytes) -> str:
     """The beginning of a body as messages show it: what is no JSON object in hexadecimal."""
     if not body:
         return "<empty>"
-    shown = body[:SHOWN_OF_BODY]
-    text = shown.decode(errors="replace") if body[:1] == b"{" else shown.hex()
+    beginning = body[:SHOWN_OF_BODY]
+    text = beginning.decode(errors="replace") if body[:1] == b"{" else beginning.hex()
     return f"{text} ..." if len(body) > SHOWN_OF_BODY else text

@@ -275,7 +275,7 @@ def _repeated(http: web.BaseRequest) -> dict[str, tuple[str, ...]]:
     """Every header that came more than once."""
     names = {name.lower() for name in http.headers}
     values = {name: tuple(map(_text, http.headers.getall(name))) for name in names}
-    return {name: found for name, found in values.items() if len(found) > 1}
+    return {name: texts for name, texts in values.items() if len(texts) > 1}
 
 
 def _certificate(http: web.BaseRequest) -> bytes:
@@ -302,8 +302,8 @@ async def _compressed(body: bytes) -> bytes:
     """The body in gzip form; the loop has its turn in between, because lists may be large."""
     compressor = zlib.compressobj(GZIP_LEVEL, wbits=GZIP_FORMAT)
     pieces: list[bytes] = []
-    whole = memoryview(body)
+    view = memoryview(body)
     for begin in range(0, len(body), GZIP_PIECE):
-        pieces.append(compressor.compress(whole[begin : begin + GZIP_PIECE]))
+        pieces.append(compressor.compress(view[begin : begin + GZIP_PIECE]))
         await asyncio.sleep(0)
     return b"".join([*pieces, compressor.flush()])

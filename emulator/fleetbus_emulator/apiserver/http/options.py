@@ -45,9 +45,9 @@ def delete_options(request: Request) -> DeleteOptions:
         body = decode_body(request, "DeleteOptions")
         read_delete_options(body)
         return parse_options({}, body, dry_run=False)
-    wanted = dry_run(request, "DeleteOptions")
+    is_dry_run = dry_run(request, "DeleteOptions")
     grace = integer(request.query, "gracePeriodSeconds")
-    return parse_options(dict(request.query), {}, grace, dry_run=wanted)
+    return parse_options(dict(request.query), {}, grace, dry_run=is_dry_run)
 
 
 def dry_run(request: Request, options: str) -> bool:

@@ -73,11 +73,11 @@ def seen_of(request: Request) -> RequestAttributes:
 
 def _seen_elsewhere(request: Request, token: str) -> RequestAttributes:
     """A request for no resource: /healthz and the like, or discovery, perhaps that of a group."""
-    top, _, rest = request.path.strip("/").partition("/")
+    top, _, below = request.path.strip("/").partition("/")
     return RequestAttributes(
         verb="health" if request.path.startswith(HEALTH) else "discover",
-        group=rest.partition("/")[0] if top == "apis" else "",
+        group=below.partition("/")[0] if top == "apis" else "",
         user_agent=request.user_agent,
         token=token,
-        aggregated=top == "apis" and not rest and AGGREGATED in request.headers.get("accept", ""),
+        aggregated=top == "apis" and not below and AGGREGATED in request.headers.get("accept", ""),
     )

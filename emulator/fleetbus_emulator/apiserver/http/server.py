@@ -166,7 +166,9 @@ async def serve(
 
 
 def _check_names(clusters: Iterable[Cluster]) -> None:
-    duplicates = [name for name, n in Counter(it.name for it in clusters).items() if n > 1]
+    duplicates = [
+        name for name, n in Counter(cluster.name for cluster in clusters).items() if n > 1
+    ]
     if duplicates:
         raise ValueError(f"more than one cluster is called {', '.join(duplicates)}")
 

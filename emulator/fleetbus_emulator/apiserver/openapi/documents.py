@@ -55,14 +55,14 @@ def _custom_document(types: tuple[tuple[ResourceType, str], ...]) -> bytes:
 
 def _made(types: tuple[tuple[ResourceType, str], ...]) -> bytes:
     schemas = Schemas(openapi=3)
-    found: JsonObject = {}
+    path_items: JsonObject = {}
     for rtype, version in types:
         entry = Served(rtype, rtype.versions[version])
-        found |= paths.version_3(entry, schemas.of(entry))
+        path_items |= paths.version_3(entry, schemas.of(entry))
     document: JsonObject = {
         "openapi": "3.0.0",
         "info": INFO,
-        "paths": found,
+        "paths": path_items,
         "components": {"schemas": schemas.found},
     }
     return orjson.dumps(document)
@@ -71,12 +71,12 @@ def _made(types: tuple[tuple[ResourceType, str], ...]) -> bytes:
 def version_2(served: ServedTypes) -> JsonObject:
     """The document of all that is served."""
     schemas = Schemas(openapi=2)
-    found: JsonObject = {}
+    path_items: JsonObject = {}
     groups = {"": ["v1"], **served.groups()}
     for group, version in ((g, v) for g, names in groups.items() for v in names):
         for entry in served.in_version(group, version):
-            found |= paths.version_2(entry, schemas.of(entry))
-    return {"swagger": "2.0", "info": INFO, "paths": found, "definitions": schemas.found}
+            path_items |= paths.version_2(entry, schemas.of(entry))
+    return {"swagger": "2.0", "info": INFO, "paths": path_items, "definitions": schemas.found}
 
 
 def handles(path: str) -> bool:

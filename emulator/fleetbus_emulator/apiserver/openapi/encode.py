@@ -50,8 +50,8 @@ def _any(value: Any) -> bytes:
 
 
 def _extensions(number: int, values: JsonObject) -> bytes:
-    found = ((name, value) for name, value in values.items() if name.startswith("x-"))
-    return b"".join(_named(number, name, _any(value)) for name, value in found)
+    extensions = ((name, value) for name, value in values.items() if name.startswith("x-"))
+    return b"".join(_named(number, name, _any(value)) for name, value in extensions)
 
 
 # paths ------------------------------------------------------------------------------------------
@@ -76,12 +76,12 @@ def _operation(operation: JsonObject) -> bytes:
 def _parameter(parameter: JsonObject) -> bytes:
     if parameter["in"] == "body":
         body = write_field(2, "body") + write_field(3, "body") + write_field(4, 1)
-        found = write_field(1, body + write_field(5, _schema(parameter["schema"])))
+        encoded = write_field(1, body + write_field(5, _schema(parameter["schema"])))
     else:
         query = write_field(2, "query") + write_field(4, parameter["name"])
         query += write_field(6, parameter["type"]) + write_field(20, 1)
-        found = write_field(2, write_field(3, query))
-    return write_field(1, found)
+        encoded = write_field(2, write_field(3, query))
+    return write_field(1, encoded)
 
 
 def _response(response: JsonObject) -> bytes:
@@ -93,9 +93,9 @@ def _response(response: JsonObject) -> bytes:
 
 
 def _schema(schema: JsonObject) -> bytes:
-    known = ((name, value) for name, value in schema.items() if name in _SCHEMA)
-    found = b"".join(_SCHEMA[name][1](_SCHEMA[name][0], value) for name, value in known)
-    return found + _extensions(SCHEMA_EXTENSION, schema)
+    keywords = ((name, value) for name, value in schema.items() if name in _SCHEMA)
+    encoded = b"".join(_SCHEMA[name][1](_SCHEMA[name][0], value) for name, value in keywords)
+    return encoded + _extensions(SCHEMA_EXTENSION, schema)
 
 
 def _one(number: int, schema: JsonObject) -> bytes:

@@ -77,11 +77,11 @@ class Schemas:
             "kind": entry.rtype.kind,
             "version": entry.version.name,
         }
-        found = messages.of_kind(entry.api_version, entry.rtype.kind)
+        message = messages.of_kind(entry.api_version, entry.rtype.kind)
         if entry.version.schema is not None:
             schema = entry.version.schema.source
-        elif found is not None:
-            schema = {"description": found.description, **self._message(found)}
+        elif message is not None:
+            schema = {"description": message.description, **self._message(message)}
         else:
             schema: JsonObject = {"type": "object", PRESERVE: True}
         head: JsonObject = {
@@ -90,10 +90,10 @@ class Schemas:
             "metadata": self._reference(messages.message(OBJECT_META)),
         }
         properties = {**mapping(schema, "properties"), **head}
-        shown = {**schema, "properties": dict(sorted(properties.items())), GVK: [gvk]}
+        result = {**schema, "properties": dict(sorted(properties.items())), GVK: [gvk]}
         if entry.version.selectable:
-            shown[SELECTABLE] = [{"fieldPath": path} for path in entry.version.selectable]
-        return shown
+            result[SELECTABLE] = [{"fieldPath": path} for path in entry.version.selectable]
+        return result
 
     def _reference(self, target: Message) -> JsonObject:
         name = _reversed(target.full_name)
@@ -106,13 +106,13 @@ class Schemas:
         referring: JsonObject = reference if self._version == 2 else {"allOf": [reference]}  # noqa: PLR2004
         return {"description": target.description, **referring}
 
-    def _message(self, found: Message) -> JsonObject:
-        if found.full_name == INT_OR_STRING:
+    def _message(self, message: Message) -> JsonObject:
+        if message.full_name == INT_OR_STRING:
             return NUMBER_OR_TEXT[self._version]
-        if found.full_name in SPECIAL:
-            return SPECIAL[found.full_name]
-        fields = messages.json_fields(found.full_name)
-        properties = {name: self._field(found, entry) for name, entry in sorted(fields.items())}
+        if message.full_name in SPECIAL:
+            return SPECIAL[message.full_name]
+        fields = messages.json_fields(message.full_name)
+        properties = {name: self._field(message, entry) for name, entry in sorted(fields.items())}
         return {"type": "object", "properties": properties}
 
     def _field(self, owner: Message, entry: Field) -> JsonObject:
@@ -155,8 +155,8 @@ def _reversed(full_name: str) -> str:
 
 
 def _schema_name(entry: Served) -> str:
-    found = messages.of_kind(entry.api_version, entry.rtype.kind)
-    if found is not None:
-        return _reversed(found.full_name)
+    message = messages.of_kind(entry.api_version, entry.rtype.kind)
+    if message is not None:
+        return _reversed(message.full_name)
     group = ".".join(reversed(entry.rtype.group.split(".")))
     return f"{group}.{entry.version.name}.{entry.rtype.kind}"

@@ -43,22 +43,22 @@ def parse_fields(text: str, served: Served) -> Predicate | None:
 
 
 def _field_test(term: str, text: str, served: Served) -> Predicate:
-    found = _TERM.fullmatch(term)
-    if not found:
+    match = _TERM.fullmatch(term)
+    if not match:
         raise bad_request(f"invalid selector: '{text}'; can't understand '{term}'")
-    name, equal, wanted = found["path"], found["op"] != "!=", _unescaped(found["value"])
+    name, equal, value = match["path"], match["op"] != "!=", _unescaped(match["value"])
     field = selectable_fields(served).get(name)
     if field is None:
         raise bad_request(refusal(served, name))
     steps = tuple(field.path.split("."))
-    return lambda obj: ((field_text(obj, steps) or field.absent) == wanted) is equal
+    return lambda obj: ((field_text(obj, steps) or field.absent) == value) is equal
 
 
 def _unescaped(value: str) -> str:
     """A value without its backslashes, which only escape themselves, commas and equal signs."""
-    for found in _ESCAPE.finditer(value):
-        if found[1] not in {"\\", ",", "="}:
-            raise bad_request(f"invalid field selector: invalid escape sequence: {found[0]}")
+    for escape in _ESCAPE.finditer(value):
+        if escape[1] not in {"\\", ",", "="}:
+            raise bad_request(f"invalid field selector: invalid escape sequence: {escape[0]}")
     if "=" in _ESCAPE.sub("", value):
         raise bad_request("invalid field selector: unescaped character in value: =")
     return _ESCAPE.sub(r"\1", value)
@@ -106,12 +106,12 @@ def _tokens(text: str) -> list[tuple[str, str]]:
     """(kind, literal) of each token: the symbol itself, or IDENTIFIER, or END at last."""
     tokens: list[tuple[str, str]] = []
     position = 0
-    while found := _TOKEN.match(text, position):
-        if not found["symbol"] and not found["word"]:
+    while match := _TOKEN.match(text, position):
+        if not match["symbol"] and not match["word"]:
             break
-        kind = found["symbol"] or IDENTIFIER
-        tokens.append((kind, found["symbol"] or found["word"]))
-        position = found.end()
+        kind = match["symbol"] or IDENTIFIER
+        tokens.append((kind, match["symbol"] or match["word"]))
+        position = match.end()
     return [*tokens, (END, "")]
 
 
@@ -123,20 +123,20 @@ class _Parser:
         self._at = 0
 
     def requirements(self) -> list[Requirement]:
-        found: list[Requirement] = []
+        parsed: list[Requirement] = []
         while True:
             kind, literal = self._peek()
             if kind == END:
-                return found
+                return parsed
             if kind not in {IDENTIFIER, "!"}:
                 raise _Mistake(f"found '{literal}', expected: !, identifier, or 'end of string'")
             try:
-                found.append(self._requirement())
+                parsed.append(self._requirement())
             except _Mistake as mistake:
                 raise _Mistake(f"unable to parse requirement: {mistake}") from None
             kind, literal = self._take()
             if kind == END:
-                return found
+                return parsed
             if kind != ",":
                 raise _Mistake(f"found '{literal}', expected: ',' or 'end of string'")
             kind, literal = self._peek()

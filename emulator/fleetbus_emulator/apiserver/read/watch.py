@@ -224,8 +224,8 @@ class Watch:
             self._position += len(events)
             if events:
                 self._read_rv = events[-1].stored.rv
-            found = (line_of(event) for event in events if event.stored.rv > floor)
-            lines += [line for line in found if line is not None]
+            rendered = (line_of(event) for event in events if event.stored.rv > floor)
+            lines += [line for line in rendered if line is not None]
             if len(events) < BATCH or len(lines) >= BATCH:
                 break
         return lines
@@ -328,8 +328,8 @@ class Watch:
         present = self._present_rv() if initial_end else self._reported_rv()
         reached = unread[0].stored.rv - 1 if unread else present
         rv = max(reached, self._options.rv or 0)
-        shown = self._renderer.bookmark(rv, initial_end=initial_end)
-        return b'{"type":"BOOKMARK","object":%b}\n' % shown
+        bookmark = self._renderer.bookmark(rv, initial_end=initial_end)
+        return b'{"type":"BOOKMARK","object":%b}\n' % bookmark
 
 
 def _left(old: Stored, rv: int) -> Stored:

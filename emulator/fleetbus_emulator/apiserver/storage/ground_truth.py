@@ -65,9 +65,9 @@ def commit_from_json(line: bytes | str) -> Commit:
         ValueError: It is none.
     """
     try:
-        found: dict[str, Any] = orjson.loads(line)
-        found["time"] = datetime.fromisoformat(found["time"])
-        return Commit(**found)
+        fields: dict[str, Any] = orjson.loads(line)
+        fields["time"] = datetime.fromisoformat(fields["time"])
+        return Commit(**fields)
     except (TypeError, KeyError) as error:
         raise ValueError(f"no entry of a ground truth: {line!r}") from error
 

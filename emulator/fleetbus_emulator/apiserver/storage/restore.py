@@ -45,10 +45,10 @@ def restore(
     types: dict[str, Served] = {}
     count = 0
     for gvr, obj in objects:
-        found = types.get(gvr)
-        if found is None:
-            found = types[gvr] = served(gvr)
-        _restore_one(state, found, obj, replace=replace)
+        served_type = types.get(gvr)
+        if served_type is None:
+            served_type = types[gvr] = served(gvr)
+        _restore_one(state, served_type, obj, replace=replace)
         count += 1
     return count
 

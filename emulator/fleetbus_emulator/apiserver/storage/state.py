@@ -192,8 +192,8 @@ class State:
         stores = {**self._stores, **gone}
         oldest = max([self._first_rv, *(store.forgotten for store in stores.values())])
         if not oldest <= rv <= self.rv:
-            known = f"it holds {oldest} to {self.rv}"
-            raise ValueError(f"cannot roll back to {rv}: not within the event log, {known}")
+            extent = f"it holds {oldest} to {self.rv}"
+            raise ValueError(f"cannot roll back to {rv}: not within the event log, {extent}")
         for store in stores.values():
             store.roll_back(rv)
         self._stores = stores

@@ -39,8 +39,8 @@ class Stored:
     def body(self) -> bytes:
         """The JSON without kind and apiVersion, which differ between the served versions."""
         if self._body is None:
-            rest = {k: v for k, v in self.obj.items() if k not in ("kind", "apiVersion")}
-            self._body = orjson.dumps(rest, option=self._option)
+            fields = {k: v for k, v in self.obj.items() if k not in ("kind", "apiVersion")}
+            self._body = orjson.dumps(fields, option=self._option)
         return self._body
 
     def copy(self) -> dict[str, Any]:

@@ -67,53 +67,55 @@ UTILIZATION = "averageUtilization"
 def _is_cpu(metric: Any) -> bool:
     resource = mapping(metric, "resource")
     return resource.get("name") == "cpu" and any(
-        UTILIZATION in mapping(resource, part) for part in ("target", "current")
+        UTILIZATION in mapping(resource, field) for field in ("target", "current")
     )
 
 
-def _cpu_only(part: JsonObject, metrics: str, field: str, value: str) -> JsonObject:
+def _cpu_only(section: JsonObject, metrics: str, field: str, value: str) -> JsonObject:
     """A spec or status whose first CPU metric became a field of its own."""
-    found = as_list(part.get(metrics)) or []
-    cpu = next((metric for metric in found if _is_cpu(metric)), None)
+    all_metrics = as_list(section.get(metrics)) or []
+    cpu = next((metric for metric in all_metrics if _is_cpu(metric)), None)
     if cpu is None:
-        return part
-    others = [metric for metric in found if metric is not cpu]
-    rest = {k: v for k, v in part.items() if k != metrics} | ({metrics: others} if others else {})
-    return {**rest, field: mapping(cpu, "resource", value)[UTILIZATION]}
+        return section
+    others = [metric for metric in all_metrics if metric is not cpu]
+    fields = {k: v for k, v in section.items() if k != metrics} | (
+        {metrics: others} if others else {}
+    )
+    return {**fields, field: mapping(cpu, "resource", value)[UTILIZATION]}
 
 
-def _cpu_among_all(part: JsonObject, metrics: str, field: str, value: JsonObject) -> JsonObject:
+def _cpu_among_all(section: JsonObject, metrics: str, field: str, value: JsonObject) -> JsonObject:
     """The reverse."""
-    if part.get(field) is None:
-        return {k: v for k, v in part.items() if k != field}
+    if section.get(field) is None:
+        return {k: v for k, v in section.items() if k != field}
     cpu = {"type": "Resource", "resource": {"name": "cpu", **value}}
-    rest = {k: v for k, v in part.items() if k != field}
-    return {**rest, metrics: [cpu, *(as_list(part.get(metrics)) or [])]}
+    fields = {k: v for k, v in section.items() if k != field}
+    return {**fields, metrics: [cpu, *(as_list(section.get(metrics)) or [])]}
 
 
 def _to_v1(fields: JsonObject) -> JsonObject:
     spec = _cpu_only(mapping(fields, "spec"), "metrics", TARGET, "target")
     status = _cpu_only(mapping(fields, "status"), "currentMetrics", CURRENT, "current")
-    parts, kept = {"spec": spec, "status": status}, dict[str, str]()
-    for part, names in ANNOTATED.items():
-        found = {name: parts[part][name] for name in names if name in parts[part]}
-        kept |= {names[name]: orjson.dumps(value).decode() for name, value in found.items()}
-        parts[part] = {k: v for k, v in parts[part].items() if k not in found}
+    parts, annotated = {"spec": spec, "status": status}, dict[str, str]()
+    for section, names in ANNOTATED.items():
+        values = {name: parts[section][name] for name in names if name in parts[section]}
+        annotated |= {names[name]: orjson.dumps(value).decode() for name, value in values.items()}
+        parts[section] = {k: v for k, v in parts[section].items() if k not in values}
     metadata: JsonObject = fields["metadata"]
-    if kept:
-        metadata = {**metadata, "annotations": {**mapping(metadata, "annotations"), **kept}}
-    shown = {name: value for name, value in parts.items() if name in fields}
-    return {**fields, "metadata": metadata, **shown}
+    if annotated:
+        metadata = {**metadata, "annotations": {**mapping(metadata, "annotations"), **annotated}}
+    sections = {name: value for name, value in parts.items() if name in fields}
+    return {**fields, "metadata": metadata, **sections}
 
 
 def _from_v1(fields: JsonObject) -> JsonObject:
     annotations = mapping(fields, "metadata", "annotations")
     parts: JsonObject = {}
-    for part, names in ANNOTATED.items():
-        given = as_object(fields.get(part))
-        if given is not None:
-            kept = {n: _parsed(annotations[a]) for n, a in names.items() if a in annotations}
-            parts[part] = {**given, **kept}
+    for section, names in ANNOTATED.items():
+        content = as_object(fields.get(section))
+        if content is not None:
+            restored = {n: _parsed(annotations[a]) for n, a in names.items() if a in annotations}
+            parts[section] = {**content, **restored}
     if "spec" in parts:
         target = {"type": "Utilization", UTILIZATION: parts["spec"].get(TARGET)}
         parts["spec"] = _cpu_among_all(parts["spec"], "metrics", TARGET, {"target": target})
@@ -123,8 +125,8 @@ def _from_v1(fields: JsonObject) -> JsonObject:
         parts["status"] = _cpu_among_all(parts["status"], "currentMetrics", CURRENT, value)
     if not any(name.startswith(PREFIX) for name in annotations):
         return {**fields, **parts}
-    rest = {name: text for name, text in annotations.items() if not name.startswith(PREFIX)}
-    return {**fields, "metadata": {**fields["metadata"], "annotations": rest}, **parts}
+    remaining = {name: text for name, text in annotations.items() if not name.startswith(PREFIX)}
+    return {**fields, "metadata": {**fields["metadata"], "annotations": remaining}, **parts}
 
 
 def _parsed(text: Any) -> Any:

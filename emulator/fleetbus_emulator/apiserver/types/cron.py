@@ -58,8 +58,8 @@ def schedule_problem(schedule: str) -> str:
         return _descriptor_problem(schedule)
     fields = schedule.split()
     if len(fields) != len(_FIELDS):
-        wanted, found = len(_FIELDS), len(fields)
-        return f"expected exactly {wanted} fields, found {found}: [{' '.join(fields)}]"
+        expected, actual = len(_FIELDS), len(fields)
+        return f"expected exactly {expected} fields, found {actual}: [{' '.join(fields)}]"
     problems = (
         _range_problem(text, field)
         for texts, field in zip(fields, _FIELDS, strict=True)

@@ -62,7 +62,7 @@ def _builtin() -> MergeRule:
     anything = MergeRule()
     anything.rest = anything
     container = MergeRule(rest=anything)
-    whole = MergeRule(atomic=True)
+    atomic = MergeRule(atomic=True)
     anything.fields = {
         "containers": _keyed(container, "name"),
         "initContainers": _keyed(container, "name"),
@@ -75,17 +75,17 @@ def _builtin() -> MergeRule:
         "ports": _keyed(anything, "port", protocol=True),
         "conditions": _keyed(anything, "type"),
         "podIPs": _keyed(anything, "ip"),
-        "ownerReferences": _keyed(whole, "uid"),
+        "ownerReferences": _keyed(atomic, "uid"),
         "finalizers": MergeRule(list_type=SET),
-        "selector": whole,
-        "labelSelector": whole,
-        "podSelector": whole,
-        "namespaceSelector": whole,
-        "nodeSelector": whole,
-        "fieldRef": whole,
-        "configMapKeyRef": whole,
-        "secretKeyRef": whole,
-        "resourceFieldRef": whole,
+        "selector": atomic,
+        "labelSelector": atomic,
+        "podSelector": atomic,
+        "namespaceSelector": atomic,
+        "nodeSelector": atomic,
+        "fieldRef": atomic,
+        "configMapKeyRef": atomic,
+        "secretKeyRef": atomic,
+        "resourceFieldRef": atomic,
     }
     container.fields = {
         "env": _keyed(anything, "name"),
@@ -104,13 +104,13 @@ def item_key(rule: MergeRule, item: Any) -> tuple[tuple[str, Any], ...] | None:
     fields = as_object(item)
     if fields is None:
         return None
-    found: list[tuple[str, Any]] = []
+    pairs: list[tuple[str, Any]] = []
     for name, default in rule.keys.items():
         value: Any = fields.get(name, default)
         if value is NO_DEFAULT or isinstance(value, (dict, list)):
             return None
-        found.append((name, value))
-    return tuple(found)
+        pairs.append((name, value))
+    return tuple(pairs)
 
 
 def keyed_items(rule: MergeRule, items: list[Any]) -> dict[tuple[tuple[str, Any], ...], Any] | None:

@@ -139,8 +139,8 @@ def invalid_values(field: str, value: str, problems: list[str]) -> list[Cause]:
     """A cause for each problem of a string."""
     if not problems:
         return []
-    shown = orjson.dumps(value).decode()
-    return [Cause(field, f"Invalid value: {shown}: {why}") for why in problems]
+    text = orjson.dumps(value).decode()
+    return [Cause(field, f"Invalid value: {text}: {why}") for why in problems]
 
 
 def metadata_problems(rtype: ResourceType, meta: dict[str, Any]) -> list[Cause]:
@@ -191,21 +191,21 @@ def _owner_problems(owners: list[dict[str, Any]]) -> list[Cause]:
     controllers = [f"{o.get('kind')}/{o.get('name')}" for o in owners if o.get("controller")]
     if len(controllers) > 1:
         value = orjson.dumps(owners).decode()
-        found = " and ".join(controllers[:2])
+        names = " and ".join(controllers[:2])
         text = "Only one reference can have Controller set to true. "
-        why = f'{text}Found "true" in references for {found}'
+        why = f'{text}Found "true" in references for {names}'
         causes.append(Cause(field, f"Invalid value: {value}: {why}"))
     return causes
 
 
 def finalizer_warnings(meta: dict[str, Any]) -> list[str]:
     """Warnings for finalizers without a domain."""
-    known = {"orphan", "foregroundDeletion", "kubernetes"}
+    plain = {"orphan", "foregroundDeletion", "kubernetes"}
     return [
         f'metadata.finalizers: "{finalizer}": prefer a domain-qualified finalizer name to avoid '
         "accidental conflicts with other finalizer writers"
         for finalizer in listing(meta, "finalizers")
-        if "/" not in finalizer and finalizer not in known
+        if "/" not in finalizer and finalizer not in plain
     ]
 
 

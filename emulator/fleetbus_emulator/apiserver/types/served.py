@@ -92,16 +92,16 @@ class ServedTypes:
 
     def groups(self) -> dict[str, list[str]]:
         """The named groups with their versions; the preferred version comes first."""
-        found: dict[str, list[str]] = {}
+        versions: dict[str, list[str]] = {}
         for group, version, _ in self._paths:
-            if group and version not in found.setdefault(group, []):
-                found[group].append(version)
-        return {group: sorted(names, key=version_rank) for group, names in sorted(found.items())}
+            if group and version not in versions.setdefault(group, []):
+                versions[group].append(version)
+        return {group: sorted(names, key=version_rank) for group, names in sorted(versions.items())}
 
     def in_version(self, group: str, version: str) -> list[Served]:
         """The types served under /apis/GROUP/VERSION, by plural."""
-        found = [s for (g, v, _), s in self._paths.items() if (g, v) == (group, version)]
-        return sorted(found, key=lambda served: served.rtype.plural)
+        types = [s for (g, v, _), s in self._paths.items() if (g, v) == (group, version)]
+        return sorted(types, key=lambda served: served.rtype.plural)
 
 
 def version_rank(name: str) -> tuple[int, int, int, str]:

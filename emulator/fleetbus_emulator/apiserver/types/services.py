@@ -100,16 +100,16 @@ def unavailable(obj: JsonObject, others: Callable[[], Iterable[JsonObject]]) -> 
     if address and address != HEADLESS and (why := _address_problem(address, others)):
         return [invalid("spec.clusterIPs", [address], f"failed to allocate IP {address}: {why}")]
     allocated = _node_ports(others()) if chosen else set[int]()
-    own: set[tuple[int, str]] = set()
+    taken: set[tuple[int, str]] = set()
     for field, port in chosen:
         number = port["nodePort"]
         if number not in NODE_PORTS:
             why = f"provided port is not in the valid range. The range of valid ports is {_RANGE}"
             return [invalid(field, number, why)]
         # A Service may have one port for several protocols.
-        if number in allocated or (number, port["protocol"]) in own:
+        if number in allocated or (number, port["protocol"]) in taken:
             return [invalid(field, number, "provided port is already allocated")]
-        own.add((number, port["protocol"]))
+        taken.add((number, port["protocol"]))
     return []
 
 
@@ -137,10 +137,10 @@ def keep_allocated(old: JsonObject, new: JsonObject) -> None:
     if "clusterIP" not in spec and kind != "ExternalName":
         spec.update({name: before[name] for name in ADDRESSES if name in before})
     if kind in OUTSIDE:
-        given = {port.get("port"): port.get("nodePort") for port in listing(before, "ports")}
+        node_ports = {port.get("port"): port.get("nodePort") for port in listing(before, "ports")}
         for port in listing(spec, "ports"):
-            if not port.get("nodePort") and given.get(port.get("port")):
-                port["nodePort"] = given[port.get("port")]
+            if not port.get("nodePort") and node_ports.get(port.get("port")):
+                port["nodePort"] = node_ports[port.get("port")]
     else:
         for port in listing(spec, "ports"):
             port.pop("nodePort", None)

@@ -60,10 +60,10 @@ def _allocate(state: State, served: Served, obj: JsonObject) -> None:
 
 
 def _other_services(state: State, obj: JsonObject) -> Iterator[JsonObject]:
-    own = obj["metadata"].get("namespace"), obj["metadata"].get("name")
+    place = obj["metadata"].get("namespace"), obj["metadata"].get("name")
     for stored in state.store(SERVICES).snapshot().select(None):
         meta = stored.obj["metadata"]
-        if (meta["namespace"], meta["name"]) != own:
+        if (meta["namespace"], meta["name"]) != place:
             yield stored.obj
 
 

@@ -58,18 +58,18 @@ def _containers(spec: JsonObject, field: str) -> list[Cause]:
     if not containers:
         return [_required(f"{field}.containers")]
     causes: list[Cause] = []
-    seen: set[str] = set()
+    names: set[str] = set()
     for index, container in enumerate(containers):
         name = container.get("name") or ""
         place = f"{field}.containers[{index}]"
         if not name:
             causes.append(_required(f"{place}.name"))
-        elif name in seen:
+        elif name in names:
             duplicate = f'Duplicate value: "{name}"'
             causes.append(Cause(f"{place}.name", duplicate, "FieldValueDuplicate"))
         if not container.get("image"):
             causes.append(_required(f"{place}.image"))
-        seen.add(name)
+        names.add(name)
     return causes
 
 
@@ -197,10 +197,13 @@ def _config_map(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
 
 def _event(obj: JsonObject, _old: JsonObject | None) -> list[Cause]:
     """An event lies with its object, those of cluster-wide objects in the default namespace."""
-    own, wanted = obj["metadata"].get("namespace"), mapping(obj, "involvedObject").get("namespace")
-    if own == (wanted or "default"):
+    namespace, expected = (
+        obj["metadata"].get("namespace"),
+        mapping(obj, "involvedObject").get("namespace"),
+    )
+    if namespace == (expected or "default"):
         return []
-    return [invalid("involvedObject.namespace", wanted or "", "does not match event.namespace")]
+    return [invalid("involvedObject.namespace", expected or "", "does not match event.namespace")]
 
 
 def _cron_job(obj: JsonObject, _old: JsonObject | None) -> list[Cause]:

@@ -70,8 +70,8 @@ def _check_declared(target: Target, config: JsonObject) -> None:
         unknown = decode.read_unwrapped(target.served, copy.deepcopy(config))
         if target.version.schema is not None:
             unknown += target.version.schema.unknown_fields(config)
-        shown = (field_sets.shown_by_key(p, config, target.version.merge_rule) for p in unknown)
-        texts = [f"{path}: field not declared in schema" for path in shown]
+        paths = (field_sets.shown_by_key(p, config, target.version.merge_rule) for p in unknown)
+        texts = [f"{path}: field not declared in schema" for path in paths]
         texts += field_sets.duplicate_items(config, target.version.merge_rule)
     except DecodeError as problem:
         texts = [problem.as_merged]
@@ -79,8 +79,8 @@ def _check_declared(target: Target, config: JsonObject) -> None:
         return
     listed = texts[0] if len(texts) == 1 else "errors:\n" + "\n".join(f"  {t}" for t in texts)
     place = f"{mapping(config, 'metadata').get('namespace') or ''}/{target.name}"
-    what = f"{target.rtype.group}/{target.version.name}, Kind={target.rtype.kind}"
-    message = f"failed to create typed patch object ({place}; {what}): {listed}"
+    kind = f"{target.rtype.group}/{target.version.name}, Kind={target.rtype.kind}"
+    message = f"failed to create typed patch object ({place}; {kind}): {listed}"
     raise errors.ApiError(500, None, message)
 
 
@@ -158,20 +158,20 @@ class _Merging:
         entries: list[JsonObject] = listing(live["metadata"], "managedFields")
         mine = managed_fields.find_entry(entries, self._owner.key(managed_fields.APPLY))
         before = field_sets.to_paths(mine["fieldsV1"]) if mine else set[Path]()
-        wanted = field_sets.applied_paths(self._config, rule)
+        applied_paths = field_sets.applied_paths(self._config, rule)
         others = _Others(
             [(e, field_sets.to_paths(e["fieldsV1"])) for e in entries if e is not mine]
         )
-        self._settle_conflicts(live, wanted, others)
+        self._settle_conflicts(live, applied_paths, others)
         merged = _merge_object(live, self._config, rule)
-        _remove(merged, before - wanted, wanted, others, rule)
+        _remove(merged, before - applied_paths, applied_paths, others, rule)
         if mine is None:
             mine = self._owner.new_entry(managed_fields.APPLY)
             del mine["time"]
             entries.append(mine)
         mine["apiVersion"] = self._owner.api_version
-        if wanted != before:
-            mine["fieldsV1"] = field_sets.to_tree(wanted)
+        if applied_paths != before:
+            mine["fieldsV1"] = field_sets.to_tree(applied_paths)
         self._stamped_entry = mine
         managed_fields.store_entries(merged, entries)
         return merged
@@ -183,10 +183,12 @@ class _Merging:
         self._stamped_entry["time"] = self._owner.time
         managed_fields.store_entries(new, listing(new["metadata"], "managedFields"))
 
-    def _settle_conflicts(self, live: JsonObject, wanted: set[Path], others: _Others) -> None:
+    def _settle_conflicts(
+        self, live: JsonObject, applied_paths: set[Path], others: _Others
+    ) -> None:
         causes: list[Cause] = []
         for entry, owned in others.entries:
-            contested = [path for path in wanted & owned if self._differs(live, path)]
+            contested = [path for path in applied_paths & owned if self._differs(live, path)]
             if self._force:
                 for path in contested:
                     field_sets.drop(entry["fieldsV1"], path)
@@ -202,12 +204,12 @@ class _Merging:
     def _differs(self, live: JsonObject, path: Path) -> bool:
         rule = self._owner.merge_rule
         present, value, _ = field_sets.lookup(live, path, rule)
-        _, wanted, part = field_sets.lookup(self._config, path, rule)
+        _, applied, child_rule = field_sets.lookup(self._config, path, rule)
         if not present:
             return True
-        if field_sets.children(wanted, part):
+        if field_sets.children(applied, child_rule):
             return False  # a keyed item is there; its fields are compared on their own
-        return value != wanted
+        return value != applied
 
 
 def _without_books(obj: JsonObject) -> JsonObject:
@@ -227,13 +229,13 @@ def _described(entry: JsonObject) -> str:
 def _dotted(path: Path) -> str:
     text = ""
     for element in path:
-        kind, _, rest = element.partition(":")
+        kind, _, detail = element.partition(":")
         if kind == "f":
-            text += f".{rest}"
+            text += f".{detail}"
         elif kind == "v":
-            text += f"[={rest}]"
+            text += f"[={detail}]"
         else:
-            key: JsonObject = orjson.loads(rest)
+            key: JsonObject = orjson.loads(detail)
             pairs = (f"{name}={orjson.dumps(value).decode()}" for name, value in key.items())
             text += f"[{','.join(pairs)}]"
     return text
@@ -247,35 +249,35 @@ def _merge_object(live: JsonObject, config: JsonObject, rule: MergeRule) -> Json
     for name, value in config.items():
         if name not in field_sets.UNOWNED_ROOTS:
             merged[name] = _merge(live.get(name), value, rule.child(name))
-    meta, wanted = dict(live["metadata"]), config["metadata"]
+    meta, applied = dict(live["metadata"]), config["metadata"]
     for name in field_sets.OWNED_METADATA:
-        if wanted.get(name):
-            part = rule.child("metadata").child(name)
-            meta[name] = _merge(meta.get(name), wanted[name], part)
+        if applied.get(name):
+            child_rule = rule.child("metadata").child(name)
+            meta[name] = _merge(meta.get(name), applied[name], child_rule)
     for name in ("name", "namespace", "uid", "resourceVersion"):
-        if wanted.get(name):
-            meta[name] = wanted[name]
+        if applied.get(name):
+            meta[name] = applied[name]
     merged["metadata"] = meta
     return merged
 
 
-def _merge(live: Any, wanted: Any, rule: MergeRule) -> Any:
-    if isinstance(wanted, dict) and isinstance(live, dict) and not rule.atomic:
+def _merge(live: Any, config: Any, rule: MergeRule) -> Any:
+    if isinstance(config, dict) and isinstance(live, dict) and not rule.atomic:
         merged = dict(cast("JsonObject", live))
-        for name, value in cast("JsonObject", wanted).items():
+        for name, value in cast("JsonObject", config).items():
             merged[name] = _merge(merged.get(name), value, rule.child(name))
         return merged
-    if isinstance(wanted, list) and isinstance(live, list):
-        return _merge_list(cast("list[Any]", live), cast("list[Any]", wanted), rule)
-    return cast("Any", wanted)
+    if isinstance(config, list) and isinstance(live, list):
+        return _merge_list(cast("list[Any]", live), cast("list[Any]", config), rule)
+    return cast("Any", config)
 
 
-def _merge_list(live: list[Any], wanted: list[Any], rule: MergeRule) -> list[Any]:
+def _merge_list(live: list[Any], config: list[Any], rule: MergeRule) -> list[Any]:
     if rule.list_type == SET:
-        return live + [item for item in wanted if item not in live]
-    present, applied = keyed_items(rule, live), keyed_items(rule, wanted)
+        return live + [item for item in config if item not in live]
+    present, applied = keyed_items(rule, live), keyed_items(rule, config)
     if rule.list_type != MAP or present is None or applied is None:
-        return wanted
+        return config
     merged = {
         key: _merge(item, applied[key], rule.items) if key in applied else item
         for key, item in present.items()
@@ -285,7 +287,11 @@ def _merge_list(live: list[Any], wanted: list[Any], rule: MergeRule) -> list[Any
 
 
 def _remove(
-    merged: JsonObject, dropped: set[Path], wanted: set[Path], others: _Others, rule: MergeRule
+    merged: JsonObject,
+    dropped: set[Path],
+    applied_paths: set[Path],
+    others: _Others,
+    rule: MergeRule,
 ) -> None:
     """Remove what is no longer applied; the shortest paths first, so that items go whole.
 
@@ -293,22 +299,22 @@ def _remove(
     """
     for path in sorted(dropped, key=len):
         if path[-1].startswith("k:"):
-            if others.owns(path) or path in wanted:
+            if others.owns(path) or path in applied_paths:
                 continue
             others.lose(path)
-        elif others.owns_at_or_below(path) or any(p[: len(path)] == path for p in wanted):
+        elif others.owns_at_or_below(path) or any(p[: len(path)] == path for p in applied_paths):
             continue
         field_sets.remove_at(merged, path, rule)
-        _remove_emptied(merged, path, wanted, others, rule)
+        _remove_emptied(merged, path, applied_paths, others, rule)
 
 
 def _remove_emptied(
-    merged: JsonObject, path: Path, wanted: set[Path], others: _Others, rule: MergeRule
+    merged: JsonObject, path: Path, applied_paths: set[Path], others: _Others, rule: MergeRule
 ) -> None:
     """Remove the list or map that lost its last item, unless a manager owns it as such."""
     for length in range(len(path) - 1, 0, -1):
         parent = path[:length]
-        if parent == ("f:metadata",) or parent in wanted or others.owns_at_or_below(parent):
+        if parent == ("f:metadata",) or parent in applied_paths or others.owns_at_or_below(parent):
             return
         present, value, _ = field_sets.lookup(merged, parent, rule)
         if not present or value or not isinstance(value, (dict, list)):

@@ -56,10 +56,10 @@ def parse_options(
         ApiError: 422, they cannot be combined, or one has a value that it cannot have.
     """
     policy = _policy(query, body)
-    given: list[str] = listing(body, "dryRun")
-    if any(value != "All" for value in given):
-        shown = orjson.dumps(given).decode()
-        why = f'Unsupported value: {shown}: supported values: "All"'
+    values: list[str] = listing(body, "dryRun")
+    if any(value != "All" for value in values):
+        text = orjson.dumps(values).decode()
+        why = f'Unsupported value: {text}: supported values: "All"'
         raise errors.invalid_option(OPTIONS, Cause("dryRun", why, "FieldValueNotSupported"))
     preconditions = mapping(body, "preconditions")
     return DeleteOptions(
@@ -67,7 +67,7 @@ def parse_options(
         grace=body.get("gracePeriodSeconds", grace),
         uid=preconditions.get("uid"),
         resource_version=preconditions.get("resourceVersion"),
-        dry_run=dry_run or bool(given),
+        dry_run=dry_run or bool(values),
     )
 
 
@@ -107,13 +107,13 @@ def delete(state: State, target: Target, options: DeleteOptions) -> Deleted:
     finalizers = _finalizers(target, old, options)
     grace = _grace(target, old, options)
     meta = old.obj["metadata"]
-    held = bool(finalizers) or grace > 0
+    is_held = bool(finalizers) or grace > 0
     if target.rtype is NAMESPACES:
-        held = held or bool(mapping(old.obj, "spec").get("finalizers"))
+        is_held = is_held or bool(mapping(old.obj, "spec").get("finalizers"))
         grace = None
     if options.dry_run:
-        return Deleted(old, gone=not held)
-    if held:
+        return Deleted(old, gone=not is_held)
+    if is_held:
         return Deleted(_mark(state, target, old, finalizers, grace), gone=False)
     is_pods_first = target.rtype is PODS and "deletionTimestamp" not in meta
     if is_pods_first or meta.get("deletionGracePeriodSeconds"):
@@ -132,10 +132,10 @@ def _check_preconditions(target: Target, old: Stored, options: DeleteOptions) ->
             f"({meta['uid']}). The object might have been deleted and then recreated"
         )
         raise errors.conflict(target.rtype, target.name, why, by_kind=True)
-    wanted, present = options.resource_version, meta["resourceVersion"]
-    if wanted is not None and wanted != present:
+    version, present = options.resource_version, meta["resourceVersion"]
+    if version is not None and version != present:
         why = (
-            f"the ResourceVersion in the precondition ({wanted}) does not match the "
+            f"the ResourceVersion in the precondition ({version}) does not match the "
             f"ResourceVersion in record ({present}). The object might have been modified"
         )
         raise errors.conflict(target.rtype, target.name, why, by_kind=True)
@@ -151,9 +151,9 @@ def _finalizers(target: Target, old: Stored, options: DeleteOptions) -> list[str
         policy = "Orphan" if is_job and not _decided(present) else None  # the server's default
     if policy is None:
         return present
-    kept = [name for name in present if name not in PROPAGATION_FINALIZERS.values()]
-    wanted = PROPAGATION_FINALIZERS.get(policy)
-    return [*kept, wanted] if wanted else kept
+    remaining = [name for name in present if name not in PROPAGATION_FINALIZERS.values()]
+    finalizer = PROPAGATION_FINALIZERS.get(policy)
+    return [*remaining, finalizer] if finalizer else remaining
 
 
 def _decided(finalizers: list[str]) -> bool:
@@ -168,11 +168,11 @@ def _grace(target: Target, old: Stored, options: DeleteOptions) -> int:
     if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
         return 0
     present: int | None = old.obj["metadata"].get("deletionGracePeriodSeconds")
-    wanted = options.grace
-    if wanted is None:
-        wanted = present if present is not None else spec.get("terminationGracePeriodSeconds", 30)
-    wanted = 1 if wanted < 0 else wanted  # a negative period counts as one second
-    return wanted if present is None else min(present, wanted)
+    seconds = options.grace
+    if seconds is None:
+        seconds = present if present is not None else spec.get("terminationGracePeriodSeconds", 30)
+    seconds = 1 if seconds < 0 else seconds  # a negative period counts as one second
+    return seconds if present is None else min(present, seconds)
 
 
 def _mark(

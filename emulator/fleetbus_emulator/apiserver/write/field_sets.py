@@ -44,7 +44,7 @@ def children(value: Any, rule: MergeRule) -> dict[str, tuple[Any, MergeRule]] | 
         if rule.atomic:
             return None
         fields = cast("JsonObject", value)
-        return {f"f:{name}": (part, rule.child(name)) for name, part in fields.items()}
+        return {f"f:{name}": (content, rule.child(name)) for name, content in fields.items()}
     if not isinstance(value, list):
         return None
     items = cast("list[Any]", value)
@@ -70,9 +70,9 @@ def owned_parts(obj: JsonObject, rule: MergeRule) -> dict[str, tuple[Any, MergeR
 def applied_paths(obj: JsonObject, rule: MergeRule) -> set[Path]:
     """The leaves of an applied configuration; keyed items belong to it as such."""
     paths: set[Path] = set()
-    for element, (value, part) in owned_parts(obj, rule).items():
+    for element, (value, part_rule) in owned_parts(obj, rule).items():
         if element != "f:metadata" or value:
-            _collect(value, part, (element,), paths)
+            _collect(value, part_rule, (element,), paths)
     return paths
 
 
@@ -83,10 +83,10 @@ def _collect(value: Any, rule: MergeRule, path: Path, paths: set[Path]) -> None:
         return
     if path[-1].startswith("k:"):
         paths.add(path)
-    for element, (part, part_rule) in parts.items():
+    for element, (content, part_rule) in parts.items():
         if rule.declared and element.removeprefix("f:") not in rule.fields:
             paths.add((*path, element))
-        _collect(part, part_rule, (*path, element), paths)
+        _collect(content, part_rule, (*path, element), paths)
 
 
 def shown_by_key(path: str, obj: Any, rule: MergeRule) -> str:
@@ -114,16 +114,16 @@ def duplicate_items(value: Any, rule: MergeRule, place: str = "") -> list[str]:
     if not isinstance(value, list) or rule.list_type not in {MAP, SET}:
         return []
     texts: list[str] = []
-    seen: set[str] = set()
+    keys: set[str] = set()
     for item in cast("list[Any]", value):
         key = item_key(rule, item) if rule.list_type == MAP else None
         if rule.list_type == MAP and key is None:
             continue
-        shown = shown_key(key) if key else f"[={orjson.dumps(item).decode()}]"
-        if shown in seen:
-            texts.append(f"{place}: duplicate entries for key {shown}")
-        seen.add(shown)
-        texts += duplicate_items(item, rule.items, f"{place}{shown}")
+        label = shown_key(key) if key else f"[={orjson.dumps(item).decode()}]"
+        if label in keys:
+            texts.append(f"{place}: duplicate entries for key {label}")
+        keys.add(label)
+        texts += duplicate_items(item, rule.items, f"{place}{label}")
     return texts
 
 
@@ -177,11 +177,11 @@ def is_tree(value: Any) -> bool:
 
 
 def _is_element(name: str) -> bool:
-    kind, colon, rest = name.partition(":")
+    kind, colon, body = name.partition(":")
     if kind in {"f", "i"} or name == ".":
         return name == "." or bool(colon)
     try:
-        parsed: Any = orjson.loads(rest)
+        parsed: Any = orjson.loads(body)
     except orjson.JSONDecodeError:
         return False
     return kind == "v" or (kind == "k" and as_object(parsed) is not None)
@@ -251,8 +251,8 @@ def drop(tree: Tree, path: Path) -> bool:
 def whole_tree(obj: JsonObject, rule: MergeRule, structs: frozenset[str]) -> Tree:
     """The tree of an object that came whole: of all that `differences` finds from nothing to it."""
     trees: Tree = {}
-    for element, (value, part) in sorted(owned_parts(obj, rule).items()):
-        tree = tree_of(value, part, element, structs)
+    for element, (value, part_rule) in sorted(owned_parts(obj, rule).items()):
+        tree = tree_of(value, part_rule, element, structs)
         if tree or element != "f:metadata":
             trees[element] = tree
     return trees
@@ -263,7 +263,7 @@ def tree_of(value: Any, rule: MergeRule, element: str, structs: frozenset[str]) 
     parts = children(value, rule)
     if not parts:
         return {}
-    tree = {n: tree_of(part, s, n, structs) for n, (part, s) in sorted(parts.items())}
+    tree = {n: tree_of(content, s, n, structs) for n, (content, s) in sorted(parts.items())}
     is_member = isinstance(value, dict) and element not in structs
     return {".": {}, **tree} if is_member else tree
 
@@ -286,10 +286,10 @@ def _compare(
     old: dict[str, tuple[Any, MergeRule]],
     new: dict[str, tuple[Any, MergeRule]],
     path: Path,
-    found: tuple[set[Path], set[Path]],
+    paths: tuple[set[Path], set[Path]],
     structs: frozenset[str],
 ) -> None:
-    changed, gone = found
+    changed, gone = paths
     gone.update((*path, element) for element in old if element not in new)
     for element, (value, rule) in new.items():
         here = (*path, element)
@@ -301,7 +301,7 @@ def _compare(
             continue
         old_parts, new_parts = children(before, rule), children(value, rule)
         if old_parts is not None and new_parts is not None:
-            _compare(old_parts, new_parts, here, found, structs)
+            _compare(old_parts, new_parts, here, paths, structs)
             continue
         if old_parts is not None:
             gone.add(here)
@@ -314,5 +314,5 @@ def _added(
     parts = children(value, rule)
     if not parts or (isinstance(value, dict) and path[-1] not in structs):
         changed.add(path)
-    for element, (part, part_rule) in (parts or {}).items():
-        _added(part, part_rule, (*path, element), changed, structs)
+    for element, (content, part_rule) in (parts or {}).items():
+        _added(content, part_rule, (*path, element), changed, structs)

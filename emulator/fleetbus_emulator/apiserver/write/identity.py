@@ -25,11 +25,11 @@ SYSTEM_FIELDS = (
 
 def check_place(target: Target, meta: JsonObject) -> None:
     """Refuse a namespace unlike that of the URL; write the right one down."""
-    given = meta.get("namespace")
+    namespace = meta.get("namespace")
     if not target.rtype.namespaced:
         meta.pop("namespace", None)
         return
-    if given and given != target.namespace:
+    if namespace and namespace != target.namespace:
         raise errors.bad_request(
             "the namespace of the provided object does not match the namespace sent on the request"
         )
@@ -51,14 +51,14 @@ def check_identity(target: Target, meta: JsonObject, old: Stored, *, by_patch: b
     check_name(target, meta)
     check_place(target, meta)
     _check_uid(target, meta, old, by_patch=by_patch)
-    given = str(meta.get("resourceVersion") or "0")
-    if given == "0":
+    version = str(meta.get("resourceVersion") or "0")
+    if version == "0":
         if not by_patch and not target.rtype.unconditional_update:
             cause = Cause(
                 "metadata.resourceVersion", "Invalid value: 0: must be specified for an update"
             )
             raise errors.invalid(target.rtype.qualified, target.name, [cause])
-    elif given != old.obj["metadata"]["resourceVersion"]:
+    elif version != old.obj["metadata"]["resourceVersion"]:
         raise errors.conflict(target.rtype, target.name)
 
 

@@ -82,20 +82,22 @@ def entries_of(old: JsonObject, new: JsonObject, *, custom: bool) -> list[JsonOb
     migration to server-side apply) replaces them, unless they cannot be read. `[{}]` clears them,
     and so does `[]` for a built-in type; for a custom resource `[]` keeps them [1.34.1].
     """
-    given: list[JsonObject] | None = new["metadata"].get("managedFields")
+    entries: list[JsonObject] | None = new["metadata"].get("managedFields")
     present = listing(old, "metadata", "managedFields")
-    if given and given == present:
-        return given  # a patch, and most updates
-    if given == [{}] or (given == [] and not custom):
+    if entries and entries == present:
+        return entries  # a patch, and most updates
+    if entries == [{}] or (entries == [] and not custom):
         return None
-    if not given or not all(_is_readable(e) for e in given):
+    if not entries or not all(_is_readable(e) for e in entries):
         return orjson.loads(orjson.dumps(present))
-    return given
+    return entries
 
 
 def _is_readable(entry: JsonObject) -> bool:
-    known = entry.get("operation") in {APPLY, UPDATE} and entry.get("fieldsType") == "FieldsV1"
-    return known and field_sets.is_tree(entry.get("fieldsV1"))
+    is_field_set = (
+        entry.get("operation") in {APPLY, UPDATE} and entry.get("fieldsType") == "FieldsV1"
+    )
+    return is_field_set and field_sets.is_tree(entry.get("fieldsV1"))
 
 
 def record_update(owner: Ownership, old: JsonObject, new: JsonObject) -> None:
@@ -146,10 +148,10 @@ def _disown(tree: field_sets.Tree, paths: set[field_sets.Path]) -> None:
 
 def store_entries(obj: JsonObject, entries: list[JsonObject]) -> None:
     """Put the entries into the object: no empty ones, applies first, then by time and name."""
-    kept = [entry for entry in entries if entry.get("fieldsV1")]
-    kept.sort(key=_order)
-    if kept:
-        obj["metadata"]["managedFields"] = kept
+    nonempty = [entry for entry in entries if entry.get("fieldsV1")]
+    nonempty.sort(key=_order)
+    if nonempty:
+        obj["metadata"]["managedFields"] = nonempty
     else:
         obj["metadata"].pop("managedFields", None)
 

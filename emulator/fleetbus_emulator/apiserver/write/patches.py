@@ -93,8 +93,8 @@ def strategic(target: Any, patch: Any, rule: MergeRule) -> Any:
         return {}
     result = cast("JsonObject", target) if isinstance(target, dict) else {}
     if RETAIN in changes:
-        kept = listing(changes, RETAIN)
-        result = {name: value for name, value in result.items() if name in kept}
+        names = listing(changes, RETAIN)
+        result = {name: value for name, value in result.items() if name in names}
     for name, value in changes.items():
         if name.startswith("$"):
             _remove_listed(result, name, value)
@@ -145,8 +145,8 @@ def _is_directive(item: Any) -> bool:
     return isinstance(item, dict) and DIRECTIVE in item
 
 
-def _find(items: list[Any], key: str, wanted: JsonObject) -> int | None:
+def _find(items: list[Any], key: str, patch_item: JsonObject) -> int | None:
     for index, item in enumerate(items):
-        if item.get(key) == wanted.get(key):
+        if item.get(key) == patch_item.get(key):
             return index
     return None

@@ -186,8 +186,8 @@ def _checked(
     meta = _metadata_of(target.served, new, options, old.obj)
     identity.check_identity(target, meta, old, by_patch=by_patch)
     # Custom resources are pruned and defaulted in place, also what comes from the old object.
-    kept = old.copy() if target.rtype.custom else old.obj
-    new = strategy.restrict(target.served, target.subresource, kept, new)
+    base = old.copy() if target.rtype.custom else old.obj
+    new = strategy.restrict(target.served, target.subresource, base, new)
     identity.restore_system_fields(new["metadata"], old.obj["metadata"])
     _check_update(state, target, new, old, options)
     _bump_generation(target, new, old.obj)
@@ -267,29 +267,29 @@ def _storage_form(target: Target, body: JsonObject) -> JsonObject:
 def to_storage(served: Served, body: JsonObject) -> JsonObject:
     """The body as it is stored: the storage version, kind and apiVersion in front."""
     rtype = served.rtype
-    rest = {name: value for name, value in body.items() if name not in ("kind", "apiVersion")}
+    fields = {name: value for name, value in body.items() if name not in ("kind", "apiVersion")}
     if served.version.conversion is not None:
-        rest = served.version.conversion.to_stored(rest)
+        fields = served.version.conversion.to_stored(fields)
     head = {"apiVersion": rtype.api_version(rtype.storage_version), "kind": rtype.kind}
     if rtype.store != (rtype.group, rtype.plural):
         head["apiVersion"] = "v1"  # events.k8s.io keeps its objects as core events
-    return {**head, **rest}
+    return {**head, **fields}
 
 
 def _metadata_of(
-    served: Served, obj: JsonObject, options: WriteOptions, known: JsonObject | None = None
+    served: Served, obj: JsonObject, options: WriteOptions, previous: JsonObject | None = None
 ) -> JsonObject:
     """Read an object as Go does, but for what is as in the known one; returns its metadata."""
-    texts = decode.unknown(decode.read(served, obj, known))
+    texts = decode.unknown(decode.read(served, obj, previous))
     decode.report_fields(served, texts, options.validation, options.warnings)
     meta = decode.metadata_of(obj)
     for name in ("labels", "annotations"):
         values = meta.get(name)
         if values is None:
             continue
-        kept = {key: value for key, value in sorted(values.items()) if value is not None}
-        if kept:
-            meta[name] = kept  # in the order of Go's maps
+        present = {key: value for key, value in sorted(values.items()) if value is not None}
+        if present:
+            meta[name] = present  # in the order of Go's maps
         else:
             del meta[name]
     for name in ("finalizers", "ownerReferences"):
@@ -368,7 +368,7 @@ def replace_object(
 
 def new_body(served: Served, stored_form: JsonObject) -> JsonObject:
     """The stored form as an object of a served version."""
-    rest = {k: v for k, v in stored_form.items() if k not in ("kind", "apiVersion")}
+    fields = {k: v for k, v in stored_form.items() if k not in ("kind", "apiVersion")}
     if served.version.conversion is not None:
-        rest = served.version.conversion.to_served(rest)
-    return {"apiVersion": served.api_version, "kind": served.rtype.kind, **rest}
+        fields = served.version.conversion.to_served(fields)
+    return {"apiVersion": served.api_version, "kind": served.rtype.kind, **fields}

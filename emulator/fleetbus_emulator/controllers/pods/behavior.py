@@ -143,8 +143,8 @@ def read_settings(settings: Mapping[str, str]) -> tuple[JsonObject, list[str]]:
     for name, text in settings.items():
         reader = _READERS.get(name)
         if reader is None:
-            known = ", ".join(SETTINGS)
-            problems.append(f"{DOMAIN}{name} is ignored: there is no such setting, only {known}")
+            names = ", ".join(SETTINGS)
+            problems.append(f"{DOMAIN}{name} is ignored: there is no such setting, only {names}")
             continue
         try:
             values[name] = reader(text)

@@ -31,9 +31,9 @@ class BehaviorEvents:
         """Objects whose settings are new; a managed pod has them from its template."""
         if change.type == "DELETED" or controller_uid(change.new) is not None:
             return []
-        asked = self._asked(change.new)
+        settings = self._asked(change.new)
         before = self._asked(change.old) if change.old is not None else {}
-        return [ref] if asked and asked != before else []
+        return [ref] if settings and settings != before else []
 
     def reconcile(self, ref: Ref) -> None:
         """Record an Event for each setting that is ignored, once."""

@@ -73,14 +73,14 @@ class Kubelet:
         return []
 
     def _pods_below(self, owner: JsonObject) -> Iterator[Ref]:
-        todo, seen = [uid_of(owner)], {uid_of(owner)}
+        todo, visited = [uid_of(owner)], {uid_of(owner)}
         while todo:
             for ref in self._view.owned.get(todo.pop()):
                 uid = uid_of(self._view[ref])
                 if (ref.group, ref.resource) == ("", "pods"):
                     yield ref
-                elif uid not in seen:
-                    seen.add(uid)
+                elif uid not in visited:
+                    visited.add(uid)
                     todo.append(uid)
 
     def reconcile(self, ref: Ref) -> None:
@@ -166,11 +166,11 @@ class Kubelet:
 
     def _run(self, ref: Ref, pod: JsonObject, behavior: Behavior) -> JsonObject | None:
         timing, place, now = self._world.timing, self._place(pod), self._world.now()
-        wanted = not behavior.never_ready
-        if is_ready(pod) != wanted:
-            delay = timing.ready + behavior.ready_delay if wanted else timedelta(0)
-            due = self._is_due(ref, "ready" if wanted else "not ready", delay)
-            return pod_status.running(pod, place, now, ready=wanted) if due else None
+        should_be_ready = not behavior.never_ready
+        if is_ready(pod) != should_be_ready:
+            delay = timing.ready + behavior.ready_delay if should_be_ready else timedelta(0)
+            due = self._is_due(ref, "ready" if should_be_ready else "not ready", delay)
+            return pod_status.running(pod, place, now, ready=should_be_ready) if due else None
         stage = f"run {pod_status.restarts_of(pod)}"
         if behavior.run is None or not self._is_due(ref, stage, behavior.run):
             return None

@@ -70,15 +70,15 @@ class NodeLifecycle:
     def _taint(self, ref: Ref) -> None:
         node = self._view[ref]
         present = listing(node, "spec", "taints")
-        wanted = _wanted_taints(node)
-        kept = [t for t in present if t.get("key") not in OURS or _key(t) in wanted]
-        missing = [key for key in wanted if key not in map(_key, kept)]
+        taints = _wanted_taints(node)
+        remaining = [t for t in present if t.get("key") not in OURS or _key(t) in taints]
+        missing = [key for key in taints if key not in map(_key, remaining)]
         added: list[JsonObject] = []
         for key, effect in missing:
             since = {"timeAdded": self._world.now()} if effect == NO_EXECUTE else {}
             added.append({"key": key, "effect": effect, **since})
-        if [*kept, *added] != present:
-            self._world.patch(ref, {"spec": {"taints": [*kept, *added] or None}})
+        if [*remaining, *added] != present:
+            self._world.patch(ref, {"spec": {"taints": [*remaining, *added] or None}})
 
     # pods ---------------------------------------------------------------------------------------
 

@@ -67,8 +67,8 @@ def restarts_of(pod: JsonObject) -> int:
 
 def images_changed(pod: JsonObject) -> bool:
     """Whether a container runs another image than the pod now asks for."""
-    wanted = [container.get("image") or "" for container in listing(pod, "spec", "containers")]
-    return wanted != [status.get("image") for status in listing(pod, "status", "containerStatuses")]
+    images = [container.get("image") or "" for container in listing(pod, "spec", "containers")]
+    return images != [status.get("image") for status in listing(pod, "status", "containerStatuses")]
 
 
 # the steps --------------------------------------------------------------------------------------
@@ -76,8 +76,8 @@ def images_changed(pod: JsonObject) -> bool:
 
 def unschedulable(pod: JsonObject, why: str, now: str) -> JsonObject:
     """No node will have it."""
-    said = [Condition("PodScheduled", "False", "Unschedulable", why)]
-    return {**mapping(pod, "status"), "conditions": with_conditions(pod, said, now)}
+    conditions = [Condition("PodScheduled", "False", "Unschedulable", why)]
+    return {**mapping(pod, "status"), "conditions": with_conditions(pod, conditions, now)}
 
 
 def accepted(pod: JsonObject, place: Place, now: str) -> JsonObject:
@@ -148,13 +148,13 @@ def evicted(pod: JsonObject, place: Place, now: str) -> JsonObject:
 
 def _status(pod: JsonObject, phase: str, place: Place, now: str) -> JsonObject:
     present = mapping(pod, "status")
-    ours = {
+    fields = {
         "phase": phase,
         "hostIP": place.host_ip,
         "hostIPs": [{"ip": place.host_ip}],
         "startTime": present.get("startTime") or now,
     }
-    return {**present, **ours}
+    return {**present, **fields}
 
 
 def _conditions(
@@ -167,14 +167,14 @@ def _conditions(
         message = f"containers with unready status: [{' '.join(names)}]"
     initialized = initialized or not listing(pod, "spec", "initContainers")
     uninitialized = "" if initialized else "ContainersNotInitialized"
-    said = [
+    conditions = [
         Condition("PodReadyToStartContainers", truth(initialized)),
         Condition("Initialized", truth(initialized), uninitialized),
         Condition("Ready", truth(ready), why, message),
         Condition("ContainersReady", truth(ready), why, message),
         Condition("PodScheduled", "True"),
     ]
-    return with_conditions(pod, said, now)
+    return with_conditions(pod, conditions, now)
 
 
 def _statuses(

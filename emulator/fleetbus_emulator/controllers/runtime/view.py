@@ -180,9 +180,11 @@ class View:
         if not pairs:
             return self.of_type("", "pods", namespace)
         rarest = min(pairs, key=self._labelled.count)
-        wanted = labels.items()
-        found = self._labelled.get(rarest)
-        return [r for r in found if wanted <= mapping(self[r], "metadata", "labels").items()]
+        label_items = labels.items()
+        candidates = self._labelled.get(rarest)
+        return [
+            r for r in candidates if label_items <= mapping(self[r], "metadata", "labels").items()
+        ]
 
     def unmanaged(self, group: str, resource: str, namespace: str) -> list[Ref]:
         """The objects of a type in a namespace that no controller manages."""
@@ -196,9 +198,9 @@ class View:
     def managers_of(self, obj: JsonObject) -> Iterator[JsonObject]:
         """The object's controller, its controller, and so on, as far as they exist."""
         ref = self.controller_of(obj)
-        seen: set[Ref] = set()
-        while ref is not None and ref not in seen:
-            seen.add(ref)
+        visited: set[Ref] = set()
+        while ref is not None and ref not in visited:
+            visited.add(ref)
             manager = self._objects[ref]
             yield manager
             ref = self.controller_of(manager)

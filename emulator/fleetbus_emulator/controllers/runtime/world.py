@@ -91,11 +91,11 @@ class World:
         obj = self.view[ref]
         meta = obj["metadata"]
         present: JsonObject = meta.get("annotations") or {}
-        wanted = {**present, **(annotations or {})}
-        if status == obj.get("status") and wanted == present:
+        merged = {**present, **(annotations or {})}
+        if status == obj.get("status") and merged == present:
             return False
-        if wanted:
-            meta = {**meta, "annotations": wanted}
+        if merged:
+            meta = {**meta, "annotations": merged}
         new = {**obj, "metadata": meta, "status": status}
         self.cluster.update_status(self.view.gvr(ref), new, manager=self.manager)
         return True
@@ -127,9 +127,9 @@ class World:
     def remove_finalizer(self, ref: Ref, finalizer: str) -> None:
         """Let go of an object that the finalizer holds."""
         meta = self.view[ref]["metadata"]
-        kept = [name for name in listing(meta, "finalizers") if name != finalizer]
+        remaining = [name for name in listing(meta, "finalizers") if name != finalizer]
         guard = {"resourceVersion": meta["resourceVersion"]}
-        self.patch(ref, {"metadata": {"finalizers": kept, **guard}})
+        self.patch(ref, {"metadata": {"finalizers": remaining, **guard}})
 
 
 class Controller(Protocol):

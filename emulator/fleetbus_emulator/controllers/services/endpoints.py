@@ -79,8 +79,8 @@ class EndpointsController:
             self._world.create("v1/endpoints", {"metadata": meta, "subsets": body})
             return
         truncated = OVER_CAPACITY in mapping(present, "metadata", "annotations")
-        shown = listing(present, "subsets"), labels_of(present), truncated
-        if shown == (body, labels, bool(annotations)):
+        current = listing(present, "subsets"), labels_of(present), truncated
+        if current == (body, labels, bool(annotations)):
             return
         annotations = {OVER_CAPACITY: None, **annotations, TRIGGER_TIME: self._world.now()}
         stale = {name: None for name in labels_of(present) if name not in labels}
@@ -90,7 +90,7 @@ class EndpointsController:
 
 def subsets_of(subsets: list[Subset]) -> list[JsonObject]:
     """The subsets of an Endpoints object, cut where it would be too large."""
-    shown: list[JsonObject] = []
+    objects: list[JsonObject] = []
     room = CAPACITY
     for ports, endpoints in subsets:
         some = sorted(endpoints, key=lambda e: (not e.ready, e.address))[:room]
@@ -99,8 +99,8 @@ def subsets_of(subsets: list[Subset]) -> list[JsonObject]:
         waiting = [_address(e) for e in some if not e.ready]
         parts = {"addresses": ready, "notReadyAddresses": waiting, "ports": ports}
         if some:
-            shown.append({name: part for name, part in parts.items() if part})
-    return shown
+            objects.append({name: value for name, value in parts.items() if value})
+    return objects
 
 
 def _address(endpoint: Endpoint) -> JsonObject:

@@ -112,15 +112,15 @@ def endpoint_of(ref: Ref, pod: JsonObject, service: JsonObject) -> Endpoint | No
 
 def ports_of(service: JsonObject, pod: JsonObject) -> Ports:
     """The ports of the Service as the pod listens on them."""
-    found: list[tuple[str, int, str, str]] = []
+    ports: list[tuple[str, int, str, str]] = []
     for port in listing(service, "spec", "ports"):
         target = port.get("targetPort") or port.get("port")
         protocol = str(port.get("protocol") or "TCP")
         number = target if isinstance(target, int) else _named_port(pod, str(target), protocol)
         if number is not None:
             app = str(port.get("appProtocol") or "")
-            found.append((str(port.get("name") or ""), number, protocol, app))
-    return tuple(found)
+            ports.append((str(port.get("name") or ""), number, protocol, app))
+    return tuple(ports)
 
 
 def _named_port(pod: JsonObject, name: str, protocol: str) -> int | None:

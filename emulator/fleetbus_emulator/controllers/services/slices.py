@@ -59,7 +59,7 @@ class EndpointSliceController:
         service = self._view[ref]
         if is_deleting(service) or not selector_of(service):
             return
-        wanted = {
+        desired = {
             _key(port_entries(ports, bare=False)): (port_entries(ports, bare=False), endpoints)
             for ports, endpoints in endpoints_of(self._view, ref).items()
         }
@@ -67,16 +67,16 @@ class EndpointSliceController:
         for place in self._slices(ref):
             present.setdefault(_key(listing(self._view[place], "ports")), []).append(place)
         for key, places in present.items():
-            if key not in wanted:
+            if key not in desired:
                 self._drop(places)
-        for key, (ports, endpoints) in wanted.items():
+        for key, (ports, endpoints) in desired.items():
             self._fill(ref, ports, endpoints, present.get(key, []))
 
     def _slices(self, ref: Ref) -> list[Ref]:
         uid = uid_of(self._view[ref])
         refs = self._view.controlled(uid, DISCOVERY, "endpointslices")
-        ours = (r for r in refs if labels_of(self._view[r]).get(MANAGED_BY) == OURS)
-        return [r for r in ours if not is_deleting(self._view[r])]
+        managed = (r for r in refs if labels_of(self._view[r]).get(MANAGED_BY) == OURS)
+        return [r for r in managed if not is_deleting(self._view[r])]
 
     def _drop(self, places: list[Ref]) -> None:
         for place in places:
@@ -97,8 +97,8 @@ class EndpointSliceController:
         for place, content in zip(places, contents, strict=True):
             self._rewrite(ref, place, content)
         while waiting:
-            part = [waiting.pop(uid) for uid in list(waiting)[:CAPACITY]]
-            self._create(ref, ports, part)
+            batch = [waiting.pop(uid) for uid in list(waiting)[:CAPACITY]]
+            self._create(ref, ports, batch)
 
     def _rewrite(self, ref: Ref, place: Ref, content: list[JsonObject]) -> None:
         present = self._view[place]
@@ -132,8 +132,8 @@ class EndpointSliceController:
 
 def slice_labels(service: JsonObject) -> JsonObject:
     """The labels of a Service's slices."""
-    ours = {MANAGED_BY: OURS, SERVICE_LABEL: service["metadata"]["name"]}
-    labels = {**labels_of(service), **ours}
+    own_labels = {MANAGED_BY: OURS, SERVICE_LABEL: service["metadata"]["name"]}
+    labels = {**labels_of(service), **own_labels}
     return {**labels, HEADLESS: ""} if is_headless(service) else labels
 
 

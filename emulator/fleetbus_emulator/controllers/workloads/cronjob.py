@@ -197,7 +197,7 @@ def _times(cron_job: JsonObject, now: datetime) -> tuple[datetime | None, dateti
     text = MACROS.get(text, text).replace("?", "*")
     if len(text.split()) != FIELDS:
         raise CronSimError(f"expected exactly {FIELDS} fields")
-    kept = str(status.get("lastScheduleTime") or cron_job["metadata"]["creationTimestamp"])
+    last_run = str(status.get("lastScheduleTime") or cron_job["metadata"]["creationTimestamp"])
     last = next(CronSim(text, here + timedelta(seconds=1), reverse=True), None)
-    missed = last is not None and last > datetime.fromisoformat(kept)
+    missed = last is not None and last > datetime.fromisoformat(last_run)
     return last if missed else None, next(CronSim(text, here), None)

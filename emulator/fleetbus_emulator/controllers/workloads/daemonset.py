@@ -118,14 +118,14 @@ class DaemonSetController:
             self._delete(pod)
         room = BURST
         for node, pods in [*spread.pods.items(), *spread.bound.items()]:
-            kept: set[bool] = set()
+            occupied: set[bool] = set()
             for pod in pods:
                 updated = self._is_updated(pod, spread)
-                if updated in kept or has_ended(self._view[pod]):
+                if updated in occupied or has_ended(self._view[pod]):
                     self._delete(pod)
                 else:
-                    kept.add(updated)
-            if not kept and node in spread.pods and room:
+                    occupied.add(updated)
+            if not occupied and node in spread.pods and room:
                 self._create(ref, node, spread)
                 room -= 1
 
@@ -209,8 +209,10 @@ class DaemonSetController:
         seconds = daemon_set["spec"].get("minReadySeconds", 0)
         posts = [[self._view[pod] for pod in pods] for pods in spread.pods.values()]
         waits = [[ready_in(p, seconds, self._world.seconds_since) for p in post] for post in posts]
-        wanted = spread.revision
-        updated = [any(labels_of(p).get(REVISION_LABEL) == wanted for p in post) for post in posts]
+        revision = spread.revision
+        updated = [
+            any(labels_of(p).get(REVISION_LABEL) == revision for p in post) for post in posts
+        ]
         available = sum(0 in post for post in waits)
         numbers = {
             "updatedNumberScheduled": sum(updated),
@@ -234,10 +236,10 @@ class DaemonSetController:
 def _tolerant(spec: JsonObject) -> JsonObject:
     """The pod spec with the tolerations that every pod of a DaemonSet has."""
     present = listing(spec, "tolerations")
-    ours = [
+    tolerations = [
         {"key": key, "operator": "Exists", "effect": effect} for key, effect in ALWAYS_TOLERATED
     ]
-    return {**spec, "tolerations": [*present, *(t for t in ours if t not in present)]}
+    return {**spec, "tolerations": [*present, *(t for t in tolerations if t not in present)]}
 
 
 def _bound_to(spec: JsonObject, node: str) -> JsonObject:

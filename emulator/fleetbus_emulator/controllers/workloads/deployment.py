@@ -211,14 +211,14 @@ class DeploymentController:
     def _update(self, ref: Ref, new: Ref, size: int, annotations: JsonObject) -> None:
         replica_set = self._view[new]
         present = mapping(replica_set, "metadata", "annotations")
-        wanted = {**present, **annotations}
+        merged = {**present, **annotations}
         ready_seconds = self._view[ref]["spec"].get("minReadySeconds", 0)
         spec = replica_set["spec"]
         before = spec.get("replicas", 0)
-        if (before, spec.get("minReadySeconds", 0), wanted) == (size, ready_seconds, present):
+        if (before, spec.get("minReadySeconds", 0), merged) == (size, ready_seconds, present):
             return
         patch = {"replicas": size, "minReadySeconds": ready_seconds}
-        self._world.patch(new, {"metadata": {"annotations": wanted}, "spec": patch})
+        self._world.patch(new, {"metadata": {"annotations": merged}, "spec": patch})
         self._tell_scaled(ref, new, before, size)
 
     def _resize(self, ref: Ref, replica_set: Ref, size: int, limits: Limits) -> None:

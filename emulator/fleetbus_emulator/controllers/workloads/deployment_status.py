@@ -48,14 +48,14 @@ class Rollout:
 def counters(rollout: Rollout) -> JsonObject:
     """The numbers, zeros left out as Kubernetes does."""
     statuses = [mapping(replica_set, "status") for replica_set in rollout.all]
-    wanted = sum(mapping(rs, "spec").get("replicas", 0) for rs in rollout.all)
+    desired = sum(mapping(rs, "spec").get("replicas", 0) for rs in rollout.all)
     available = sum(status.get("availableReplicas", 0) for status in statuses)
     numbers = {
         "replicas": sum(status.get("replicas", 0) for status in statuses),
         "updatedReplicas": mapping(rollout.new, "status").get("replicas", 0),
         "readyReplicas": sum(status.get("readyReplicas", 0) for status in statuses),
         "availableReplicas": available,
-        "unavailableReplicas": max(0, wanted - available),
+        "unavailableReplicas": max(0, desired - available),
     }
     return {name: number for name, number in numbers.items() if number}
 
@@ -169,6 +169,6 @@ def _replica_failure(rollout: Rollout, conditions: list[JsonObject]) -> list[Jso
     if not failing:
         return without_condition(conditions, "ReplicaFailure")
     newest = failing[-1]
-    said = find_condition(newest, "ReplicaFailure")
-    reason, message = said.get("reason", ""), said.get("message", "")
+    condition = find_condition(newest, "ReplicaFailure")
+    reason, message = condition.get("reason", ""), condition.get("message", "")
     return _with(conditions, Condition("ReplicaFailure", "True", reason, message), rollout.now)

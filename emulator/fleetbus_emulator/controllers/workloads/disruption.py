@@ -90,13 +90,13 @@ class DisruptionController:
         self, budget: JsonObject, allowed: int, healthy: int, desired: int, expected: int
     ) -> JsonObject:
         reason = "SufficientPods" if allowed else "InsufficientPods"
-        said = Condition("DisruptionAllowed", "True" if allowed else "False", reason)
+        allowed_condition = Condition("DisruptionAllowed", "True" if allowed else "False", reason)
         generation = budget["metadata"].get("generation", 0)
         present = [
             {name: value for name, value in condition.items() if name != "observedGeneration"}
             for condition in listing(budget, "status", "conditions")
         ]
-        conditions = with_condition(present, said, self._world.now())
+        conditions = with_condition(present, allowed_condition, self._world.now())
         return {
             **mapping(budget, "status"),
             "observedGeneration": generation,

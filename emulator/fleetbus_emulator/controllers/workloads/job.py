@@ -153,11 +153,11 @@ class JobController:
         if is_true(job, "Complete"):
             self._world.note(ref, "Completed", "Job completed")
         elif is_true(job, "Failed"):
-            said = find_condition(job, "Failed")
-            self._world.warn(ref, said["reason"], said["message"])
+            condition = find_condition(job, "Failed")
+            self._world.warn(ref, condition["reason"], condition["message"])
         elif is_true(job, "Suspended") != is_true(before, "Suspended"):
-            said = find_condition(job, "Suspended")
-            self._world.note(ref, said["reason"].removeprefix("Job"), said["message"])
+            condition = find_condition(job, "Suspended")
+            self._world.note(ref, condition["reason"].removeprefix("Job"), condition["message"])
 
     def _release(self, pods: Iterable[Ref]) -> None:
         for pod in pods:
@@ -168,14 +168,14 @@ class JobController:
 
     def _fit(self, ref: Ref) -> None:
         tally = self._tally(ref)
-        wanted = wanted_pods(self._view[ref]["spec"], tally)
-        if wanted < tally.active:
-            victims = self._pods(ref).victims(min(tally.active - wanted, BURST))
+        desired = wanted_pods(self._view[ref]["spec"], tally)
+        if desired < tally.active:
+            victims = self._pods(ref).victims(min(tally.active - desired, BURST))
             self._release(victims)  # what is taken back has not failed
             for pod in victims:
                 self._world.delete(pod, policy="Background")
-        elif wanted > tally.active and self._may_start(ref, tally):
-            self._start(ref, min(wanted - tally.active, BURST), tally)
+        elif desired > tally.active and self._may_start(ref, tally):
+            self._start(ref, min(desired - tally.active, BURST), tally)
 
     def _start(self, ref: Ref, number: int, tally: Tally) -> None:
         job = self._view[ref]

@@ -19,12 +19,12 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 
 def parse_indexes(text: str, below: int) -> set[int]:
     """Parse indexes below a limit; invalid parts are left out."""
-    found: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.partition("-")
+    indexes: set[int] = set()
+    for span in text.split(","):
+        first, _, last = span.partition("-")
         if first.isdecimal() and (last or first).isdecimal():
-            found.update(range(int(first), min(int(last or first), below - 1) + 1))
-    return found
+            indexes.update(range(int(first), min(int(last or first), below - 1) + 1))
+    return indexes
 
 
 def show_indexes(indexes: Iterable[int]) -> str:
@@ -122,9 +122,9 @@ def completed_before(job: JsonObject) -> frozenset[int] | None:
 
 def result_of(job: JsonObject, tally: Tally, elapsed_seconds: float) -> JobResult | None:
     """The result of the Job; None while it goes on. A recorded result stays."""
-    given = _recorded_result(job)
-    if given is not None:
-        return given
+    recorded = _recorded_result(job)
+    if recorded is not None:
+        return recorded
     spec = mapping(job, "spec")
     if _is_exhausted(spec, tally):
         return GAVE_UP
@@ -241,17 +241,17 @@ def job_status(
 def _conditions(
     job: JsonObject, result: JobResult | None, now: str, *, over: bool
 ) -> list[JsonObject]:
-    said: list[Condition] = []
+    new_conditions: list[Condition] = []
     if result is not None:
         target = "SuccessCriteriaMet" if result.succeeded else "FailureTarget"
         final = "Complete" if result.succeeded else "Failed"
         kinds = [target, final] if over else [target]
-        said = [Condition(kind, "True", result.reason, result.message) for kind in kinds]
+        new_conditions = [Condition(kind, "True", result.reason, result.message) for kind in kinds]
     elif mapping(job, "spec").get("suspend"):
-        said = [Condition("Suspended", "True", "JobSuspended", "Job suspended")]
+        new_conditions = [Condition("Suspended", "True", "JobSuspended", "Job suspended")]
     elif is_true(job, "Suspended"):
-        said = [Condition("Suspended", "False", "JobResumed", "Job resumed")]
+        new_conditions = [Condition("Suspended", "False", "JobResumed", "Job resumed")]
     conditions = listing(job, "status", "conditions")
-    for condition in said:
+    for condition in new_conditions:
         conditions = with_condition(conditions, condition, now, has_probe_time=True)
     return conditions

@@ -107,9 +107,11 @@ def replica_set_status(
     now: str,
 ) -> JsonObject:
     """The status of a ReplicaSet with these pods; zeros but for replicas are left out."""
-    wanted = labels_of(mapping(replica_set, "spec", "template")).items()
+    template_labels = labels_of(mapping(replica_set, "spec", "template")).items()
     numbers = {
-        "fullyLabeledReplicas": groups.count(lambda s: s.active and wanted <= set(s.labels)),
+        "fullyLabeledReplicas": groups.count(
+            lambda s: s.active and template_labels <= set(s.labels)
+        ),
         "readyReplicas": groups.count(lambda s: s.active and s.ready),
         "availableReplicas": available,
         "observedGeneration": replica_set["metadata"].get("generation", 0),
@@ -121,8 +123,8 @@ def replica_set_status(
         conditions = without_condition(conditions, "ReplicaFailure")
     elif not is_true(replica_set, "ReplicaFailure"):
         # Said once: each refusal names another pod, and news would call for the next attempt.
-        said = Condition("ReplicaFailure", "True", "FailedCreate", failure.message)
-        conditions = with_condition(conditions, said, now)
+        condition = Condition("ReplicaFailure", "True", "FailedCreate", failure.message)
+        conditions = with_condition(conditions, condition, now)
     if conditions:
         status["conditions"] = conditions
     return status

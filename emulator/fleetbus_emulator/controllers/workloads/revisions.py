@@ -52,8 +52,8 @@ class Revisions:
 
     def find(self, owner: Ref, name: str) -> JsonObject | None:
         """The revision of this name, if it is one of the owner's."""
-        found = (self._view[ref] for ref in self._of(owner) if ref.name == name)
-        return next(found, None)
+        revisions = (self._view[ref] for ref in self._of(owner) if ref.name == name)
+        return next(revisions, None)
 
     def present(self, owner: Ref) -> JsonObject:
         """The revision of the owner's present template.

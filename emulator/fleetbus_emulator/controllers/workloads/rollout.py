@@ -40,8 +40,8 @@ def without_hash(template: JsonObject) -> JsonObject:
     """The template as the Deployment has it: without the label that its ReplicaSet adds."""
     meta = mapping(template, "metadata")
     labels = {k: v for k, v in mapping(meta, "labels").items() if k != HASH_LABEL}
-    rest = {name: value for name, value in meta.items() if name != "labels" and value is not None}
-    return {**template, "metadata": {**rest, "labels": labels}}
+    fields = {name: value for name, value in meta.items() if name != "labels" and value is not None}
+    return {**template, "metadata": {**fields, "labels": labels}}
 
 
 def with_label(labelled: JsonObject, name: str, value: str) -> JsonObject:
@@ -80,8 +80,8 @@ def share(value: Any, total: int, *, round_up: bool) -> int:
     """A number, or a percentage of a total such as `25%`."""
     if not isinstance(value, str):
         return int(value or 0)
-    part = total * int(value.removesuffix("%"))
-    return -(-part // 100) if round_up else part // 100
+    hundredths = total * int(value.removesuffix("%"))
+    return -(-hundredths // 100) if round_up else hundredths // 100
 
 
 def limits_of(deployment: JsonObject) -> Limits:
@@ -220,9 +220,9 @@ def _in_proportion(limits: Limits, scales: Sequence[Scale], active: Sequence[int
         share_of_all = -scale.spec
         if limits.desired and scale.most:
             share_of_all = round(scale.spec * limits.most / scale.most) - scale.spec
-        part = min(share_of_all, left) if missing > 0 else max(share_of_all, left)
-        sizes[place] += part
-        left -= part
+        change = min(share_of_all, left) if missing > 0 else max(share_of_all, left)
+        sizes[place] += change
+        left -= change
     if order:
         sizes[order[0]] = max(0, sizes[order[0]] + left)
     return sizes

@@ -67,12 +67,12 @@ class StatefulSetController:
         """StatefulSets by themselves, by their pods, and by one that took a name from them."""
         if ref.resource == "statefulsets":
             return [ref]
-        found = managers_concerned(self._view, change, APPS, "statefulsets")
-        if change.type == "DELETED" and not found and not controller_uid(change.new):
+        owners = managers_concerned(self._view, change, APPS, "statefulsets")
+        if change.type == "DELETED" and not owners and not controller_uid(change.new):
             prefix = ref.name.rpartition("-")[0]
             namesake = Ref(APPS, "statefulsets", ref.namespace, prefix)
             return [namesake] if namesake in self._view else []
-        return found
+        return owners
 
     def reconcile(self, ref: Ref) -> None:
         """Take the next step: create, replace or delete pods, then count them."""
@@ -103,15 +103,15 @@ class StatefulSetController:
     def _step(self, ref: Ref, plan: Plan) -> None:
         spec = self._view[ref]["spec"]
         in_order = spec.get("podManagementPolicy", "OrderedReady") == "OrderedReady"
-        wanted = range(plan.first, plan.first + spec.get("replicas", 1))
+        ordinals = range(plan.first, plan.first + spec.get("replicas", 1))
         pods = self._pods(ref)
         created = 0
-        for number in wanted:
+        for number in ordinals:
             if number not in pods:
                 created += self._create(ref, number, plan)
             if (in_order and not self._is_settled(ref, pods.get(number))) or created == BURST:
                 return
-        surplus = [pod for number, pod in pods.items() if number not in wanted]
+        surplus = [pod for number, pod in pods.items() if number not in ordinals]
         if surplus:
             self._shrink(surplus, in_order=in_order)
         elif mapping(spec, "updateStrategy").get("type") != "OnDelete":
@@ -179,12 +179,12 @@ class StatefulSetController:
 
     def _update(self, pods: dict[int, Ref], plan: Plan) -> None:
         """Replace the last pod of another revision, once those behind it are ready."""
-        wanted = plan.update["metadata"]["name"]
+        revision = plan.update["metadata"]["name"]
         for number, pod in reversed(pods.items()):
             obj = self._view.get(pod)
             if obj is None or is_deleting(obj):
                 return
-            if number >= plan.partition and labels_of(obj).get(REVISION_LABEL) != wanted:
+            if number >= plan.partition and labels_of(obj).get(REVISION_LABEL) != revision:
                 self._world.delete(pod, policy="Background")
                 return
             if not is_ready(obj):
@@ -215,11 +215,11 @@ def stateful_set_status(
 ) -> JsonObject:
     """The status of a StatefulSet with these pods."""
     spec = stateful_set["spec"]
-    wanted, current = plan.update["metadata"]["name"], plan.current["metadata"]["name"]
+    update_revision, current = plan.update["metadata"]["name"], plan.current["metadata"]["name"]
     revisions = [labels_of(pod).get(REVISION_LABEL) for pod in pods if not is_deleting(pod)]
-    updated, ready = revisions.count(wanted), sum(map(is_ready, pods))
+    updated, ready = revisions.count(update_revision), sum(map(is_ready, pods))
     if updated == ready == len(pods) == spec.get("replicas", 1):
-        current = wanted
+        current = update_revision
     numbers = {
         "readyReplicas": ready,
         "currentReplicas": revisions.count(current),
@@ -230,7 +230,7 @@ def stateful_set_status(
         "replicas": len(pods),
         "availableReplicas": available,
         "currentRevision": current,
-        "updateRevision": wanted,
+        "updateRevision": update_revision,
         "collisionCount": 0,
         **{name: number for name, number in numbers.items() if number},
     }

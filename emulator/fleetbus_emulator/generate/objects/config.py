@@ -139,21 +139,23 @@ class Config:
         }
         content: JsonObject = {"spec": spec, "status": {"loadBalancer": {}}}
         service = self._object("v1", "Service", place, place.app, content)
-        made = [self._kept("v1/services", service)]
+        objects = [self._kept("v1/services", service)]
         refs = (Ref("", "pods", place.namespace, pod["metadata"]["name"]) for pod in pods)
         both = zip(refs, pods, strict=True)
-        found = [e for ref, pod in both if (e := endpoint_of(ref, pod, service))]
-        if not found:
-            return made
+        endpoints = [e for ref, pod in both if (e := endpoint_of(ref, pod, service))]
+        if not endpoints:
+            return objects
         ports = ports_of(service, pods[0])
-        made.append(self._endpoints(place, subsets_of([(port_entries(ports, bare=True), found)])))
-        entries = [entry_of(endpoint, zones[endpoint.node]) for endpoint in found]
-        made.append(self._endpoint_slice(service, entries, port_entries(ports, bare=False)))
-        return made
+        objects.append(
+            self._endpoints(place, subsets_of([(port_entries(ports, bare=True), endpoints)]))
+        )
+        entries = [entry_of(endpoint, zones[endpoint.node]) for endpoint in endpoints]
+        objects.append(self._endpoint_slice(service, entries, port_entries(ports, bare=False)))
+        return objects
 
     def _endpoints(self, place: Place, subsets: list[JsonObject]) -> Made:
-        made = self._object("v1", "Endpoints", place, place.app, {"subsets": subsets})
-        return self._kept("v1/endpoints", made, CONTROLLER_MANAGER)
+        obj = self._object("v1", "Endpoints", place, place.app, {"subsets": subsets})
+        return self._kept("v1/endpoints", obj, CONTROLLER_MANAGER)
 
     def _endpoint_slice(
         self, service: JsonObject, entries: list[JsonObject], ports: list[JsonObject]
@@ -163,12 +165,12 @@ class Config:
         place = Place(name, meta["namespace"], labels=slice_labels(service))
         content: JsonObject = {"addressType": "IPv4", "endpoints": entries, "ports": ports}
         suffixed = f"{name}-{self._naming.suffix()}"
-        made = self._object("discovery.k8s.io/v1", "EndpointSlice", place, suffixed, content)
-        made["metadata"] |= {
+        obj = self._object("discovery.k8s.io/v1", "EndpointSlice", place, suffixed, content)
+        obj["metadata"] |= {
             "generateName": f"{name}-",
             "ownerReferences": [owner_reference(service)],
         }
-        return self._kept("discovery.k8s.io/v1/endpointslices", made, CONTROLLER_MANAGER)
+        return self._kept("discovery.k8s.io/v1/endpointslices", obj, CONTROLLER_MANAGER)
 
     # accounts and rights ------------------------------------------------------------------------
 
@@ -215,8 +217,8 @@ class Config:
         }
         status = {"currentMetrics": None, "currentReplicas": size, "desiredReplicas": size}
         content = {"spec": spec, "status": status}
-        made = self._object("autoscaling/v2", "HorizontalPodAutoscaler", place, place.app, content)
-        return self._kept("autoscaling/v2/horizontalpodautoscalers", made)
+        obj = self._object("autoscaling/v2", "HorizontalPodAutoscaler", place, place.app, content)
+        return self._kept("autoscaling/v2/horizontalpodautoscalers", obj)
 
 
 def _encoded(value: bytes) -> str:

@@ -91,7 +91,7 @@ def definition(naming: Naming, managed_fields: ManagedFields) -> Made:
         "subresources": {"scale": _SCALE, "status": {}},
     }
     meta = naming.metadata("databases.platform.example.com", "", naming.age(), generation=1)
-    made: JsonObject = {
+    crd: JsonObject = {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": meta,
@@ -104,8 +104,8 @@ def definition(naming: Naming, managed_fields: ManagedFields) -> Made:
         },
         "status": _status(names, meta["creationTimestamp"]),
     }
-    managed_fields.keep(made, "helm", controller="kube-apiserver")
-    return DEFINITIONS, made
+    managed_fields.keep(crd, "helm", controller="kube-apiserver")
+    return DEFINITIONS, crd
 
 
 def _status(names: JsonObject, created: str) -> JsonObject:
@@ -152,7 +152,7 @@ class Databases:
         meta = naming.metadata(name, namespace_name, age, labels, generation=1)
         replicas = random.choice((1, 2, 3))
         users = [{"name": f"user-{n}", "role": random.choice(("ro", "rw"))} for n in range(3)]
-        made: JsonObject = {
+        obj: JsonObject = {
             "apiVersion": "platform.example.com/v1",
             "kind": "Database",
             "metadata": meta,
@@ -175,5 +175,5 @@ class Databases:
             },
         }
         operator = "database-operator"
-        self._managed_fields.keep(made, "argocd-controller", controller=operator, rule=self._rule)
-        return DATABASES, made
+        self._managed_fields.keep(obj, "argocd-controller", controller=operator, rule=self._rule)
+        return DATABASES, obj

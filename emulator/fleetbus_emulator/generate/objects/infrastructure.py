@@ -40,15 +40,15 @@ def namespace(naming: Naming, managed_fields: ManagedFields, seed: int) -> Itera
     name, age = naming.namespace(), naming.age()
     labels = {"kubernetes.io/metadata.name": name, SEED_LABEL: seed_value(seed)}
     meta = naming.metadata(name, "", age, labels)
-    made: JsonObject = {
+    obj: JsonObject = {
         "apiVersion": "v1",
         "kind": "Namespace",
         "metadata": meta,
         "spec": {"finalizers": ["kubernetes"]},
         "status": {"phase": "Active"},
     }
-    managed_fields.keep(made, "kubectl-create")
-    yield NAMESPACES, made
+    managed_fields.keep(obj, "kubectl-create")
+    yield NAMESPACES, obj
     meta = naming.metadata("default", name, age)
     yield "v1/serviceaccounts", {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta}
     meta = naming.metadata(ROOT_CERTIFICATE, name, age, annotations={WHY: DESCRIPTION})
@@ -73,14 +73,14 @@ def node(naming: Naming, managed_fields: ManagedFields) -> tuple[Node, list[Made
     }
     meta = naming.metadata(name, "", age, labels)
     created = meta["creationTimestamp"]
-    made: JsonObject = {
+    obj: JsonObject = {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": meta,
         "spec": {"providerID": f"aws:///{zone}/i-{naming.digest()[:17]}"},
         "status": _node_status(naming, name, address, created),
     }
-    managed_fields.keep(made, "kubelet", controller="kubelet")
+    managed_fields.keep(obj, "kubelet", controller="kubelet")
     meta = naming.metadata(name, NODE_LEASES, age)
     lease: JsonObject = {
         "apiVersion": "coordination.k8s.io/v1",
@@ -93,7 +93,7 @@ def node(naming: Naming, managed_fields: ManagedFields) -> tuple[Node, list[Made
         },
     }
     managed_fields.keep(lease, "kubelet")
-    both: list[Made] = [("v1/nodes", made), ("coordination.k8s.io/v1/leases", lease)]
+    both: list[Made] = [("v1/nodes", obj), ("coordination.k8s.io/v1/leases", lease)]
     return Node(name, address, [{"ip": address}], zone), both
 
 
@@ -126,14 +126,14 @@ def event(naming: Naming, managed_fields: ManagedFields, pod: JsonObject) -> Mad
     """Something that happened to a pod within the last hour."""
     kind, reason, message = Zipf(EVENTS).pick(naming.random)
     meta, age = pod["metadata"], naming.random.uniform(0, 60 * MINUTE)
-    own = naming.metadata(f"{meta['name']}.{naming.digest()[:16]}", meta["namespace"], age)
-    made: JsonObject = {
+    metadata = naming.metadata(f"{meta['name']}.{naming.digest()[:16]}", meta["namespace"], age)
+    obj: JsonObject = {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": own,
+        "metadata": metadata,
         "count": naming.random.choice((1, 1, 1, 3, 12)),
         "eventTime": None,
-        "firstTimestamp": own["creationTimestamp"],
+        "firstTimestamp": metadata["creationTimestamp"],
         "involvedObject": {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -149,5 +149,5 @@ def event(naming: Naming, managed_fields: ManagedFields, pod: JsonObject) -> Mad
         "source": {"component": "kubelet", "host": pod["spec"]["nodeName"]},
         "type": kind,
     }
-    managed_fields.keep(made, "kubelet")
-    return "v1/events", made
+    managed_fields.keep(obj, "kubelet")
+    return "v1/events", obj

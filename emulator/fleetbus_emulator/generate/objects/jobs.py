@@ -65,8 +65,8 @@ def cron_job(
 
 
 def _template(naming: Naming, place: Place) -> JsonObject:
-    made = pods.template(naming, place.app, place.account, place.labels)
-    return {**made, "spec": {**made["spec"], "restartPolicy": "Never"}}
+    template = pods.template(naming, place.app, place.account, place.labels)
+    return {**template, "spec": {**template["spec"], "restartPolicy": "Never"}}
 
 
 def _finished_job(

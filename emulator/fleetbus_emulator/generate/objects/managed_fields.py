@@ -88,12 +88,12 @@ class ManagedFields:
         return trees
 
     def _tree(self, value: Any, rule: MergeRule, element: str, structs: frozenset[str]) -> Tree:
-        if element == CONTAINERS and (known := self._trees.get(id(value))) is not None:
-            return known[1]
+        if element == CONTAINERS and (cached := self._trees.get(id(value))) is not None:
+            return cached[1]
         parts = field_sets.children(value, rule)
         if not parts:
             return EMPTY
-        tree = {n: self._tree(part, s, n, structs) for n, (part, s) in sorted(parts.items())}
+        tree = {n: self._tree(content, s, n, structs) for n, (content, s) in sorted(parts.items())}
         if element == CONTAINERS:
             if len(self._trees) >= REMEMBERED:
                 self._trees.clear()
@@ -128,5 +128,5 @@ def without_owners(found: JsonObject) -> JsonObject:
     metadata: Tree = found["fieldsV1"].get("f:metadata", EMPTY)
     if OWNER_REFERENCES not in metadata:
         return found
-    kept = {name: tree for name, tree in metadata.items() if name != OWNER_REFERENCES}
-    return {**found, "fieldsV1": {**found["fieldsV1"], "f:metadata": kept}}
+    fields = {name: tree for name, tree in metadata.items() if name != OWNER_REFERENCES}
+    return {**found, "fieldsV1": {**found["fieldsV1"], "f:metadata": fields}}

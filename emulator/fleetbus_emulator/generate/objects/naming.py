@@ -57,12 +57,12 @@ class Naming:
         subject, stage = self._subjects.pick(self.random), self._stages.pick(self.random)
         return self.unique(subject if stage == "prod" else f"{subject}-{stage}")
 
-    def unique(self, wanted: str) -> str:
+    def unique(self, preferred: str) -> str:
         """The name, with a number behind it if it is taken."""
-        name, number = wanted, 1
+        name, number = preferred, 1
         while name in self._taken:
             number += 1
-            name = f"{wanted}-{number}"
+            name = f"{preferred}-{number}"
         self._taken.add(name)
         return name
 
@@ -72,11 +72,11 @@ class Naming:
 
     def suffixes(self, length: int = 5) -> Iterator[str]:
         """Suffixes without end, all different: for the children of one owner."""
-        given: set[str] = set()
+        used: set[str] = set()
         while True:
             suffix = self.suffix(length)
-            if suffix not in given:
-                given.add(suffix)
+            if suffix not in used:
+                used.add(suffix)
                 yield suffix
 
     def digest(self) -> str:

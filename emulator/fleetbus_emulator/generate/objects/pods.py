@@ -233,16 +233,16 @@ class PodMaker:
         names = [container["name"] for container in self._spec["containers"]]
         conditions: list[JsonObject] = []
         for kind in CONDITIONS:
-            said: JsonObject = {"lastTransitionTime": self._started}
+            condition: JsonObject = {"lastTransitionTime": self._started}
             if kind in ("Ready", "ContainersReady") and self._phase != "Running":
-                said["status"] = "False"
-                said["reason"] = "PodCompleted"
+                condition["status"] = "False"
+                condition["reason"] = "PodCompleted"
                 if self._phase == "Failing":
-                    said["reason"] = "ContainersNotReady"
-                    said["message"] = f"containers with unready status: [{' '.join(names)}]"
+                    condition["reason"] = "ContainersNotReady"
+                    condition["message"] = f"containers with unready status: [{' '.join(names)}]"
             else:
-                said["status"] = "True"
-            conditions.append({"type": kind, **said})
+                condition["status"] = "True"
+            conditions.append({"type": kind, **condition})
         return conditions
 
     def _status(self, node: Node, address: str) -> JsonObject:

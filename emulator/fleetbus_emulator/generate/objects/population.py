@@ -127,19 +127,19 @@ class Population:
         Where controllers look on, a group must come whole, or they make what is missing.
         """
         left = self.objects
-        for made in _Making(self).groups():
-            group = self._chosen(made, left) if self.only else made[:left]
+        for objects in _Making(self).groups():
+            group = self._chosen(objects, left) if self.only else objects[:left]
             left -= sum(gvr in self.only for gvr, _ in group) if self.only else len(group)
             if group:
                 yield group
             if not left:
                 return
 
-    def _chosen(self, made: list[Made], left: int) -> list[Made]:
+    def _chosen(self, objects: list[Made], left: int) -> list[Made]:
         """The wanted objects of a group, and those they need."""
-        needed = [pair for pair in made if pair[0] in NEEDED]
-        wanted = [(gvr, self._disowned(obj)) for gvr, obj in made if gvr in self.only]
-        return needed + wanted[:left]
+        needed = [pair for pair in objects if pair[0] in NEEDED]
+        chosen = [(gvr, self._disowned(obj)) for gvr, obj in objects if gvr in self.only]
+        return needed + chosen[:left]
 
     def _disowned(self, obj: JsonObject) -> JsonObject:
         """The object without owners that are not made."""
@@ -193,8 +193,8 @@ class _Making:
             yield group
         nodes: list[Node] = []
         for _ in range(1 + objects // OBJECTS_PER_NODE):
-            one, group = node(naming, self._managed_fields)
-            nodes.append(one)
+            new_node, group = node(naming, self._managed_fields)
+            nodes.append(new_node)
             yield group
         self._workloads = Workloads(naming, self._managed_fields, nodes)
         self._nodes = nodes
@@ -232,7 +232,7 @@ class _Making:
         ]
         if self._has_custom:
             makers.append((6, self._custom, (DATABASES,)))
-        return [(weight, maker) for weight, maker, made in makers if self._wants(made)]
+        return [(weight, maker) for weight, maker, types in makers if self._wants(types)]
 
     def _wants(self, types: Collection[str]) -> bool:
         """Whether one of some types is wanted; no types means many."""
@@ -248,10 +248,10 @@ class _Making:
         if self._wants(BELONGINGS):
             yield from self._belongings(place)
         pods: list[JsonObject] = []
-        for made in self._workloads.deployment(place):
-            yield made
-            if made[0] == PODS:
-                pods.append(made[1])
+        for pair in self._workloads.deployment(place):
+            yield pair
+            if pair[0] == PODS:
+                pods.append(pair[1])
         if self._wants(BELONGINGS):
             yield from self._surroundings(place, pods)
 

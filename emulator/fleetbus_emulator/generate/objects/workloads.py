@@ -118,11 +118,13 @@ class Workloads:
         for revision in range(1, revisions):
             older = self._older(template, revision)
             yield self._replica_set(deployment, older, 0, revision, failing=False, age=age)
-        made = self._replica_set(deployment, template, size, revisions, failing=failing, age=age)
-        yield made
+        replica_set = self._replica_set(
+            deployment, template, size, revisions, failing=failing, age=age
+        )
+        yield replica_set
         labelled = with_label(template, HASH_LABEL, digest)
         phase = "Failing" if failing else "Running"
-        owner = owner_reference(made[1])
+        owner = owner_reference(replica_set[1])
         maker = PodMaker(
             naming, self._managed_fields, labelled, owner, place.namespace, age=age, phase=phase
         )
@@ -170,7 +172,7 @@ class Workloads:
         """Add the status and the managed_fields."""
         naming = self._naming
         created, done = naming.ago(age), naming.ago(age - 10)
-        said = ("False", "ProgressDeadlineExceeded", LATE) if failing else ("True", "", DONE)
+        progress = ("False", "ProgressDeadlineExceeded", LATE) if failing else ("True", "", DONE)
         available = {
             "lastTransitionTime": done,
             "lastUpdateTime": done,
@@ -186,9 +188,9 @@ class Workloads:
         progressing = {
             "lastTransitionTime": created,
             "lastUpdateTime": done,
-            "message": said[2].format(current),
-            "reason": said[1] or "NewReplicaSetAvailable",
-            "status": said[0],
+            "message": progress[2].format(current),
+            "reason": progress[1] or "NewReplicaSetAvailable",
+            "status": progress[0],
             "type": "Progressing",
         }
         serving = {"availableReplicas": size, "readyReplicas": size}
@@ -223,13 +225,13 @@ class Workloads:
             REVISION: str(revision),
         }
         more = {"annotations": annotations, "generation": 1}
-        own = naming.metadata(name, meta["namespace"], age, labels, **more)
-        own["ownerReferences"] = [owner_reference(deployment)]
+        metadata = naming.metadata(name, meta["namespace"], age, labels, **more)
+        metadata["ownerReferences"] = [owner_reference(deployment)]
         selector = {**deployment["spec"]["selector"]["matchLabels"], HASH_LABEL: digest}
         replica_set: JsonObject = {
             "apiVersion": "apps/v1",
             "kind": "ReplicaSet",
-            "metadata": own,
+            "metadata": metadata,
             "spec": {
                 "replicas": size,
                 "selector": {"matchLabels": selector},
@@ -317,10 +319,12 @@ class Workloads:
 
     def _revision(self, owner: JsonObject, age: float) -> Made:
         """The only revision that a workload's template has had."""
-        naming, template, own = self._naming, owner["spec"]["template"], owner["metadata"]
+        naming, template, owner_meta = self._naming, owner["spec"]["template"], owner["metadata"]
         digest = template_hash(without_hash(template))
         labels = {**template["metadata"]["labels"], REVISION_HASH_LABEL: digest}
-        meta = naming.metadata(f"{own['name']}-{digest}", own["namespace"], age, labels)
+        meta = naming.metadata(
+            f"{owner_meta['name']}-{digest}", owner_meta["namespace"], age, labels
+        )
         meta["ownerReferences"] = [owner_reference(owner)]
         revision: JsonObject = {
             "apiVersion": "apps/v1",
