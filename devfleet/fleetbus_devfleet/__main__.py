@@ -34,17 +34,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def read_plan(arguments: Sequence[str] | None = None) -> StackPlan:
     """The stack of a command line; None reads that of this process."""
-    given = _parser().parse_args(arguments)
-    capture: Path | None = given.capture
-    clusters = fleet_of(given.clusters) if capture is None else clusters_of(Capture.open(capture))
+    options = _parser().parse_args(arguments)
+    capture: Path | None = options.capture
+    clusters = fleet_of(options.clusters) if capture is None else clusters_of(Capture.open(capture))
     return StackPlan(
-        layout=Layout(root=given.dir.absolute()),
+        layout=Layout(root=options.dir.absolute()),
         clusters=clusters,
         capture=capture,
         pool=capture is not None and len(clusters) > MOST_WATCHERS,
-        record=given.record,
-        secrets=given.secrets,
-        progress_interval=given.progress_interval,
+        record=options.record,
+        secrets=options.secrets,
+        progress_interval=options.progress_interval,
     )
 
 

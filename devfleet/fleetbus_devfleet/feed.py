@@ -58,8 +58,8 @@ class Feed:
         self._types = {_place(t.group, t.plural): _fed(t) for t in BUILTIN.all()}
         for obj in cluster.shared(f"apiextensions.k8s.io/v1/{_DEFINITIONS}"):
             self._define(obj)
-        for found in list(self._types.values()):
-            self._list(cluster, found)
+        for fed_type in list(self._types.values()):
+            self._list(cluster, fed_type)
         self._stop = cluster.subscribe(self._note)
 
     def close(self) -> None:
@@ -72,16 +72,20 @@ class Feed:
 
     def take(self) -> list[Event]:
         """The events committed since the last call."""
-        found: list[Event] = []
+        events: list[Event] = []
         while self._committed:
-            found.append(self._event(self._committed.popleft()))
-        return found
+            events.append(self._event(self._committed.popleft()))
+        return events
 
-    def _list(self, cluster: Cluster, found: FedType) -> None:
-        gvr = "/".join(part for part in (_bare(found.group), found.version, found.plural) if part)
+    def _list(self, cluster: Cluster, fed_type: FedType) -> None:
+        gvr = "/".join(
+            segment
+            for segment in (_bare(fed_type.group), fed_type.version, fed_type.plural)
+            if segment
+        )
         if cluster.serves(gvr):
             for obj in cluster.shared(gvr):
-                listed = _Committed(Verb.LISTED, _bare(found.group), found.plural, obj)
+                listed = _Committed(Verb.LISTED, _bare(fed_type.group), fed_type.plural, obj)
                 self._committed.append(listed)
 
     def _note(self, change: Change) -> None:

@@ -58,19 +58,19 @@ class Opened:
 
     def notes(self) -> list[str]:
         """Describe what is not as it was captured, for people."""
-        found: list[str] = []
+        lines: list[str] = []
         for kind, reason in (
             (self.not_served, "the emulated clusters do not serve"),
             (self.without_body, "were captured without their content:"),
         ):
             if kind:
                 types = ", ".join(f"{count} {name}" for name, count in sorted(kind.items()))
-                found.append(f"{kind.total()} objects left out, {reason} {types}")
+                lines.append(f"{kind.total()} objects left out, {reason} {types}")
         if self.refused_count:
-            found.append(f"{self.refused_count} objects left out: {'; '.join(self.refused[:3])}")
+            lines.append(f"{self.refused_count} objects left out: {'; '.join(self.refused[:3])}")
         if self.owners_dropped:
-            found.append(f"{self.owners_dropped} objects lost an owner that was not captured")
-        return found
+            lines.append(f"{self.owners_dropped} objects lost an owner that was not captured")
+        return lines
 
     def write(self, path: Path) -> None:
         """Write it to a file."""
@@ -87,12 +87,12 @@ class Opened:
 def read_opened(path: Path) -> Opened | None:
     """Read what `write` wrote; None if the stack was not opened from a capture."""
     try:
-        found: JsonObject = orjson.loads(path.read_bytes())
+        fields: JsonObject = orjson.loads(path.read_bytes())
     except (FileNotFoundError, orjson.JSONDecodeError):
         return None
     for name in ("not_served", "without_body"):
-        found[name] = Counter[str](found[name])
-    return Opened(**found)
+        fields[name] = Counter[str](fields[name])
+    return Opened(**fields)
 
 
 def nothing(_count: int) -> None:
@@ -124,11 +124,13 @@ async def open_capture(
     await _drop_simulated_nodes(capture, kubeconfig)
     try:
         async with AdminClient(admin_url) as admin:
-            for one in capture.header.clusters:
-                loaded = await _load(admin, one.name, preparation.missing(one.name), report, 0)
-                opened.add(one.name, loaded)
-            for name, found in groupby(capture.objects(), key=lambda one: one.cluster):
-                lines = preparation.lines(name, found)
+            for cluster in capture.header.clusters:
+                loaded = await _load(
+                    admin, cluster.name, preparation.missing(cluster.name), report, 0
+                )
+                opened.add(cluster.name, loaded)
+            for name, objects in groupby(capture.objects(), key=lambda obj: obj.cluster):
+                lines = preparation.lines(name, objects)
                 opened.add(name, await _load(admin, name, lines, report, opened.total))
     except (aiohttp.ClientError, AdminError) as e:
         raise CaptureError(f"{capture.path}: cannot be opened: {e}") from e
@@ -153,21 +155,21 @@ async def _load(
 
 async def _chunks(lines: Iterable[bytes]) -> AsyncGenerator[bytes]:
     """Join lines: a chunk each would cost more than its content."""
-    held: list[bytes] = []
+    pending: list[bytes] = []
     size = 0
     for line in lines:
-        held.append(line)
+        pending.append(line)
         size += len(line)
         if size >= _CHUNK:
-            yield b"".join(held)
-            held.clear()
+            yield b"".join(pending)
+            pending.clear()
             size = 0
-    yield b"".join(held)
+    yield b"".join(pending)
 
 
 async def _drop_simulated_nodes(capture: Capture, kubeconfig: Path) -> None:
     """Remove the nodes of the emulator where those of the cluster were captured."""
-    with_nodes = {one.cluster for one in _nodes_of(capture)}
+    with_nodes = {node.cluster for node in _nodes_of(capture)}
     for name in with_nodes:
         async with KubeClient(read_kube_config(kubeconfig, name)) as client:
             for node in await client.list(_NODES):
@@ -176,4 +178,4 @@ async def _drop_simulated_nodes(capture: Capture, kubeconfig: Path) -> None:
 
 
 def _nodes_of(capture: Capture) -> Iterator[CapturedObject]:
-    return (one for one in capture.objects() if str(one.type) == _NODES)
+    return (obj for obj in capture.objects() if str(obj.type) == _NODES)

@@ -30,7 +30,9 @@ NAMESPACES: Final = "core/namespaces"
 CLUSTERS: Final = "fleetbus.dev/clusters"
 TEMPLATES: Final = "fleetbus.dev/multiclusterresources"
 _OWNERS: Final = b'"ownerReferences"'
-_BUILTIN: Final = frozenset(f"{one.group or CORE}/{one.plural}" for one in BUILTIN_TYPES)
+_BUILTIN: Final = frozenset(
+    f"{builtin.group or CORE}/{builtin.plural}" for builtin in BUILTIN_TYPES
+)
 _ANYTHING: Final[JsonObject] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
@@ -50,16 +52,16 @@ class Contents:
     used: set[str] = field(default_factory=set[str])
     defined: set[str] = field(default_factory=set[str])
 
-    def note(self, found: CapturedObject) -> None:
+    def note(self, obj: CapturedObject) -> None:
         """Note an object."""
-        self.uids.add(found.uid)
-        if found.type.key == NAMESPACES:
-            self.present.add(found.name)
-        elif found.type.key == DEFINITIONS:
-            plural, _, group = found.name.partition(".")
+        self.uids.add(obj.uid)
+        if obj.type.key == NAMESPACES:
+            self.present.add(obj.name)
+        elif obj.type.key == DEFINITIONS:
+            plural, _, group = obj.name.partition(".")
             self.defined.add(f"{group}/{plural}")
-        if found.namespace:
-            self.used.add(found.namespace)
+        if obj.namespace:
+            self.used.add(obj.namespace)
 
 
 class Preparation:
@@ -81,39 +83,39 @@ class Preparation:
     def __init__(self, capture: Capture, *, suspended: bool = False) -> None:
         self._capture = capture
         self._suspended = suspended
-        self._contents = {one.name: Contents() for one in capture.header.clusters}
-        for found in capture.objects():
-            contents = self._contents.get(found.cluster)
+        self._contents = {cluster.name: Contents() for cluster in capture.header.clusters}
+        for obj in capture.objects():
+            contents = self._contents.get(obj.cluster)
             if contents is None:
                 raise CaptureError(
-                    f"{capture.path}: lacks the cluster {found.cluster!r} of an object"
+                    f"{capture.path}: lacks the cluster {obj.cluster!r} of an object"
                 )
-            contents.note(found)
+            contents.note(obj)
         self.without_body: Counter[str] = Counter()
         self.owners_dropped = 0
 
     def lines(self, cluster: str, objects: Iterable[CapturedObject]) -> Iterator[bytes]:
         """Yield the lines of consecutive objects of a cluster."""
-        for found in objects:
-            if found.type.key == CLUSTERS:
+        for obj in objects:
+            if obj.type.key == CLUSTERS:
                 continue  # the emulated fleet registers clusters of its own, with these labels
-            body = found.body
+            body = obj.body
             if body is None:
-                self.without_body[str(found.type)] += 1
+                self.without_body[str(obj.type)] += 1
             else:
-                if self._suspended and found.type.key == TEMPLATES:
+                if self._suspended and obj.type.key == TEMPLATES:
                     body = _suspended(body)
-                yield _line(found.type, self._with_known_owners(cluster, body))
+                yield _line(obj.type, self._with_known_owners(cluster, body))
 
     def missing(self, cluster: str) -> Iterator[bytes]:
         """Yield the lines of what has to be made up, to be loaded first."""
         contents = self._contents[cluster]
         header = self._capture.header.cluster(cluster)
-        for found in header.resources if header is not None else ():
-            key = found.resource.key
-            if key not in _BUILTIN and key not in contents.defined and _is_custom(found):
+        for resource in header.resources if header is not None else ():
+            key = resource.resource.key
+            if key not in _BUILTIN and key not in contents.defined and _is_custom(resource):
                 definitions = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions")
-                yield _line(definitions, orjson.dumps(_definition(found)))
+                yield _line(definitions, orjson.dumps(_definition(resource)))
         for name in sorted(contents.used - contents.present):
             namespace = {"metadata": {"name": name}, "status": {"phase": "Active"}}
             yield _line(Resource(CORE, "v1", "namespaces"), orjson.dumps(namespace))
@@ -123,13 +125,15 @@ class Preparation:
             return body
         tree = _tree(body)
         meta = mapping(tree, "metadata")
-        found: object = meta.get("ownerReferences")
-        owners = cast("list[object]", found) if isinstance(found, list) else []
-        known = [one for one in owners if mapping(one).get("uid") in self._contents[cluster].uids]
-        if len(known) == len(owners):
+        references: object = meta.get("ownerReferences")
+        owners = cast("list[object]", references) if isinstance(references, list) else []
+        known_owners = [
+            owner for owner in owners if mapping(owner).get("uid") in self._contents[cluster].uids
+        ]
+        if len(known_owners) == len(owners):
             return body
         self.owners_dropped += 1
-        meta["ownerReferences"] = known
+        meta["ownerReferences"] = known_owners
         return orjson.dumps(tree)
 
 
@@ -151,16 +155,16 @@ def _line(resource: Resource, body: bytes) -> bytes:
     return b'{"type":%b,"object":%b}\n' % (orjson.dumps(str(resource)), body)
 
 
-def _is_custom(found: CapturedResource) -> bool:
-    return bool("." in found.group and found.kind)
+def _is_custom(resource: CapturedResource) -> bool:
+    return bool("." in resource.group and resource.kind)
 
 
-def _definition(found: CapturedResource) -> JsonObject:
+def _definition(resource: CapturedResource) -> JsonObject:
     """A definition that accepts everything, established."""
-    names = {"plural": found.plural, "singular": found.kind.lower(), "kind": found.kind}
-    names["listKind"] = f"{found.kind}List"
+    names = {"plural": resource.plural, "singular": resource.kind.lower(), "kind": resource.kind}
+    names["listKind"] = f"{resource.kind}List"
     version: JsonObject = {
-        "name": found.version,
+        "name": resource.version,
         "served": True,
         "storage": True,
         "schema": {"openAPIV3Schema": _ANYTHING},
@@ -168,16 +172,16 @@ def _definition(found: CapturedResource) -> JsonObject:
     }
     conditions = [{"type": kind, "status": "True"} for kind in ("NamesAccepted", "Established")]
     return {
-        "metadata": {"name": f"{found.plural}.{found.group}", "generation": 1},
+        "metadata": {"name": f"{resource.plural}.{resource.group}", "generation": 1},
         "spec": {
-            "group": found.group,
-            "scope": "Namespaced" if found.namespaced else "Cluster",
+            "group": resource.group,
+            "scope": "Namespaced" if resource.namespaced else "Cluster",
             "names": names,
             "versions": [version],
         },
         "status": {
             "conditions": conditions,
             "acceptedNames": names,
-            "storedVersions": [found.version],
+            "storedVersions": [resource.version],
         },
     }

@@ -40,13 +40,13 @@ def folder_errors(layout: Layout, fail: Callable[[str], None]) -> Generator[None
         raise typer.Exit(FAILED) from None
 
 
-async def names_of(admin: AdminClient, wanted: str) -> list[str]:
+async def names_of(admin: AdminClient, text: str) -> list[str]:
     """The clusters that an argument names; unknown ones are refused when they are asked for."""
-    if wanted == ALL:
+    if text == ALL:
         return [info.name for info in await admin.clusters()]
-    names = [name for name in wanted.split(",") if name]
+    names = [name for name in text.split(",") if name]
     if not names:  # an empty variable of a script, most likely
-        raise typer.BadParameter(f"{wanted!r} names no cluster; `{ALL}` stands for all")
+        raise typer.BadParameter(f"{text!r} names no cluster; `{ALL}` stands for all")
     return names
 
 

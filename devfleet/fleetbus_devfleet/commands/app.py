@@ -104,8 +104,8 @@ def up(
     from fleetbus_devfleet.commands import lifecycle, report
 
     layout = Layout(root=folder.absolute())
-    wanted = DEFAULT_CLUSTERS if clusters is None else clusters
-    _check_count(wanted)
+    count = DEFAULT_CLUSTERS if clusters is None else clusters
+    _check_count(count)
     if seed is not None and not objects:
         raise typer.BadParameter("--seed chooses objects: say how many with --objects")
     interval = _read_interval(progress_interval)
@@ -123,7 +123,7 @@ def up(
         _show_running(state, layout, other, objects=objects)
         return
     state = _start(
-        layout, wanted, capture, record=record, secrets=secrets, progress_interval=interval
+        layout, count, capture, record=record, secrets=secrets, progress_interval=interval
     )
     create_mro_config(state.api_url)
     report.print_running(state, layout, title="The fleet runs")

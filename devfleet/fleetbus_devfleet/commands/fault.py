@@ -77,17 +77,17 @@ def list_faults(
     from fleetbus_devfleet.commands import fault_report
 
     async def ask(admin: AdminClient) -> list[fault_report.ClusterFaults]:
-        found: list[fault_report.ClusterFaults] = []
+        faults: list[fault_report.ClusterFaults] = []
         for name in await names_of(admin, clusters):
             info, rules = await admin.cluster(name), await admin.fault_documents(name)
-            found.append(fault_report.ClusterFaults(info, rules))
-        return found
+            faults.append(fault_report.ClusterFaults(info, rules))
+        return faults
 
-    found = _run(ask, folder, url)
+    faults_by_cluster = _run(ask, folder, url)
     if output is Output.json:
-        fault_report.print_json(found)
+        fault_report.print_json(faults_by_cluster)
     else:
-        fault_report.print_list(found)
+        fault_report.print_list(faults_by_cluster)
 
 
 @fault.command()
@@ -100,8 +100,8 @@ def remove(
     """Remove one rule; what it held back goes on."""
     from fleetbus_devfleet.commands import fault_report
 
-    found = _run(lambda admin: admin.remove_fault(cluster, rule), folder, url)
-    fault_report.print_line(f"{cluster}: rule {rule} is removed; it had {found.hits} hits.")
+    removed = _run(lambda admin: admin.remove_fault(cluster, rule), folder, url)
+    fault_report.print_line(f"{cluster}: rule {rule} is removed; it had {removed.hits} hits.")
 
 
 @fault.command()

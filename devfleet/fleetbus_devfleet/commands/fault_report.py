@@ -56,21 +56,21 @@ def print_added(added: Sequence[tuple[str, JsonObject]]) -> None:
         _warn(cluster, rule)
 
 
-def print_list(found: Sequence[ClusterFaults]) -> None:
+def print_list(entries: Sequence[ClusterFaults]) -> None:
     """Print a line for each thing that is broken."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("CLUSTER", "ID", "WHAT", "HITS", "STATE"):
         table.add_column(title, overflow="fold")
-    rows = [(it.cluster.name, *row) for it in found for row in _rows(it)]
+    rows = [(entry.cluster.name, *row) for entry in entries for row in _rows(entry)]
     for row in rows:
         table.add_row(*(escape(cell) for cell in row))
     if rows:
         lines_console().print(table)
     else:
-        print_line(f"Nothing is broken in {', '.join(it.cluster.name for it in found)}.")
-    for it in found:
-        for rule in it.rules:
-            _warn(it.cluster.name, rule)
+        print_line(f"Nothing is broken in {', '.join(entry.cluster.name for entry in entries)}.")
+    for entry in entries:
+        for rule in entry.rules:
+            _warn(entry.cluster.name, rule)
 
 
 def _warn(cluster: str, rule: JsonObject) -> None:
@@ -78,19 +78,19 @@ def _warn(cluster: str, rule: JsonObject) -> None:
         print_failure(f"warning: {cluster}: rule {rule['id']}: {warning}")
 
 
-def _rows(found: ClusterFaults) -> Iterator[tuple[str, str, str, str]]:
-    if found.cluster.partition is not None:
-        yield "", f"partition {found.cluster.partition}", "", "active"
-    elif not found.cluster.listening:
+def _rows(entry: ClusterFaults) -> Iterator[tuple[str, str, str, str]]:
+    if entry.cluster.partition is not None:
+        yield "", f"partition {entry.cluster.partition}", "", "active"
+    elif not entry.cluster.listening:
         yield "", "stopped", "", "active"
-    for rule in found.rules:
+    for rule in entry.rules:
         state = "active" if rule["active"] else "spent"
         yield str(rule["id"]), words_of(rule), str(rule["hits"]), state
 
 
-def print_json(found: Sequence[ClusterFaults]) -> None:
+def print_json(entries: Sequence[ClusterFaults]) -> None:
     """Print the same for a program."""
-    parts = [{"cluster": it.cluster, "faults": it.rules} for it in found]
+    parts = [{"cluster": entry.cluster, "faults": entry.rules} for entry in entries]
     printer.json_text(encode(parts).decode())
 
 

@@ -79,5 +79,5 @@ def _by_type(progress: Any) -> str:
     """The most frequent types, and how many others there are."""
     counts = list(progress.types.items())
     parts = [f"{count:,} {gvr.rpartition('/')[2]}" for gvr, count in counts[:SHOWN_TYPES]]
-    rest = len(counts) - SHOWN_TYPES
-    return ", ".join([*parts, *([f"{rest} other types"] if rest > 0 else [])])
+    other_count = len(counts) - SHOWN_TYPES
+    return ", ".join([*parts, *([f"{other_count} other types"] if other_count > 0 else [])])

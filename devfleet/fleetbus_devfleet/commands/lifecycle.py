@@ -156,7 +156,9 @@ def difference(
     if progress_interval and progress_interval.total_seconds() != state.progress_seconds:
         return "with another --progress-interval"
     missing = [("--record", record, state.record), ("--secrets", secrets, state.secrets)]
-    return next((f"without {name}" for name, asked, has in missing if asked and not has), "")
+    return next(
+        (f"without {name}" for name, requested, has in missing if requested and not has), ""
+    )
 
 
 def inspect(state: StackState) -> list[PartStatus]:
@@ -183,10 +185,10 @@ async def _record_problem(state: StackState) -> str:
 
     try:
         async with AdminClient(state.admin_url) as admin:
-            found = await admin.clusters()
+            clusters = await admin.clusters()
     except (aiohttp.ClientError, AdminError):
         return ""  # the probe has reported it
-    return "; ".join(info.record_problem for info in found if info.record_problem)
+    return "; ".join(info.record_problem for info in clusters if info.record_problem)
 
 
 def stop(state: StackState, layout: Layout) -> None:

@@ -206,7 +206,7 @@ def _questions(state: StackState, layout: Layout) -> Iterator[Hint]:
 
 def _shown(path: str | Path) -> str:
     """A path as the caller would type it."""
-    found = Path(path)
-    if found.is_relative_to(Path.cwd()):
-        found = found.relative_to(Path.cwd())
-    return shlex.quote(str(found))
+    place = Path(path)
+    if place.is_relative_to(Path.cwd()):
+        place = place.relative_to(Path.cwd())
+    return shlex.quote(str(place))

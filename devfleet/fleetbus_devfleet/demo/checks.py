@@ -35,16 +35,16 @@ class Checks:
 
     async def clusters(self) -> str:
         """Every cluster is connected and completely known, with the version that it has."""
-        known = {found["name"]: found for found in await self._witness.api.clusters()}
+        by_name = {cluster["name"]: cluster for cluster in await self._witness.api.clusters()}
         wrong: list[str] = []
         for name in self._stage.stack.plan.names:
-            found = known.get(name)
-            if found is None:
+            cluster = by_name.get(name)
+            if cluster is None:
                 wrong.append(f"{name} is not known")
-            elif not found["complete"]:
-                wrong.append(f"{name} is not complete: {found['reason'] or found['message']}")
-            elif found["serverVersion"] != await self._witness.cluster(name).version():
-                wrong.append(f"{name} has another version than {found['serverVersion']!r}")
+            elif not cluster["complete"]:
+                wrong.append(f"{name} is not complete: {cluster['reason'] or cluster['message']}")
+            elif cluster["serverVersion"] != await self._witness.cluster(name).version():
+                wrong.append(f"{name} has another version than {cluster['serverVersion']!r}")
         return "; ".join(wrong)
 
     async def deployments(self, image: str) -> str:
@@ -59,40 +59,40 @@ class Checks:
                 wrong.append(f"{cluster}: {problem}")
         return "; ".join(wrong)
 
-    def _unready(self, cluster: str, found: dict[str, Any] | None, image: str) -> str:
-        wanted = wanted_replicas(cluster)
-        if found is None:
+    def _unready(self, cluster: str, deployment: dict[str, Any] | None, image: str) -> str:
+        replicas = wanted_replicas(cluster)
+        if deployment is None:
             return "no Deployment"
-        if found["metadata"]["labels"].get("region") != self._stage.region_of(cluster):
-            return f"labels {found['metadata']['labels']}"
-        if image_of(found) != image:
-            return f"image {image_of(found)}"
-        if found["spec"]["replicas"] != wanted:
-            return f"{found['spec']['replicas']} replicas wanted by it"
-        status = cast("dict[str, Any]", found.get("status") or {})
-        is_current = status.get("observedGeneration") == found["metadata"]["generation"]
+        if deployment["metadata"]["labels"].get("region") != self._stage.region_of(cluster):
+            return f"labels {deployment['metadata']['labels']}"
+        if image_of(deployment) != image:
+            return f"image {image_of(deployment)}"
+        if deployment["spec"]["replicas"] != replicas:
+            return f"{deployment['spec']['replicas']} replicas wanted by it"
+        status = cast("dict[str, Any]", deployment.get("status") or {})
+        is_current = status.get("observedGeneration") == deployment["metadata"]["generation"]
         counts = [status.get(f"{kind}eplicas", 0) for kind in ("r", "updatedR", "readyR")]
-        if not is_current or counts != [wanted] * 3:
-            return f"{replicas_of(found)} ready, {status.get('updatedReplicas', 0)} updated"
+        if not is_current or counts != [replicas] * 3:
+            return f"{replicas_of(deployment)} ready, {status.get('updatedReplicas', 0)} updated"
         return ""
 
-    async def image(self, cluster: str, wanted: str) -> str:
+    async def image(self, cluster: str, tag: str) -> str:
         """A cluster's Deployment asks for this image."""
-        found = await self._stage.deployment(cluster)
-        has = "no Deployment" if found is None else image_of(found)
-        return "" if has == wanted else has
+        deployment = await self._stage.deployment(cluster)
+        has = "no Deployment" if deployment is None else image_of(deployment)
+        return "" if has == tag else has
 
     async def status(self) -> str:
         """The MultiClusterResource says Applied for each member cluster, of this generation."""
-        found = await self._stage.on_hub.get(MCR, HUB_NAMESPACE, WEB)
-        if found is None:
+        resource = await self._stage.on_hub.get(MCR, HUB_NAMESPACE, WEB)
+        if resource is None:
             return "it is not there"
-        status = cast("dict[str, Any]", found.get("status") or {})
-        if status.get("observedGeneration") != found["metadata"]["generation"]:
+        status = cast("dict[str, Any]", resource.get("status") or {})
+        if status.get("observedGeneration") != resource["metadata"]["generation"]:
             return "the status is older than the spec"
         states = {entry["name"]: entry["state"] for entry in status.get("clusters", [])}
-        wanted = dict.fromkeys(self._stage.members, "Applied")
-        return "" if states == wanted else f"states {states}"
+        expected = dict.fromkeys(self._stage.members, "Applied")
+        return "" if states == expected else f"states {states}"
 
     async def pods(self) -> str:
         """The query API's Pods are those of the API servers."""
@@ -105,13 +105,13 @@ class Checks:
     async def census(self) -> str:
         """The reconciler counted what the API servers have."""
         members = self._stage.members
-        wanted: dict[str, str] = {}
+        expected: dict[str, str] = {}
         for key, resource, selector in (("pods", PODS, ""), ("orders", CONFIGMAPS, ORDERS)):
             truth = await self._witness.truth(resource, members, selector)
             where = [cluster for cluster, _, _ in truth]
-            wanted |= {f"{cluster}.{key}": str(where.count(cluster)) for cluster in members}
+            expected |= {f"{cluster}.{key}": str(where.count(cluster)) for cluster in members}
         counts = await self._stage.census()
-        return "" if counts == wanted else f"counted {counts}, there are {wanted}"
+        return "" if counts == expected else f"counted {counts}, there are {expected}"
 
     def replacement(self, cluster: str, victim: str) -> str:
         """The deletion of a Pod and the creation of another were published."""
@@ -121,12 +121,12 @@ class Checks:
             return "no event of a new Pod"
         return ""
 
-    def published(self, cluster: str, *, gone: AbstractSet[str], made: AbstractSet[str]) -> str:
+    def published(self, cluster: str, *, gone: AbstractSet[str], created: AbstractSet[str]) -> str:
         """Every one of these changes of orders was published."""
         lost = gone - self._witness.seen("deleted", "configmaps", cluster)
         appeared = self._witness.seen("added", "configmaps", cluster)
         appeared |= self._witness.seen("listed", "configmaps", cluster)
-        unseen = made - appeared
+        unseen = created - appeared
         missing = [f"deletion of {name}" for name in sorted(lost)]
         missing += [f"creation of {name}" for name in sorted(unseen)]
         return f"not published: {', '.join(missing)}" if missing else ""
@@ -142,5 +142,7 @@ class Checks:
 
     async def resource_gone(self) -> str:
         """The MultiClusterResource itself is gone."""
-        found = await self._stage.on_hub.get(MCR, HUB_NAMESPACE, WEB)
-        return "" if found is None else f"its finalizers: {found['metadata'].get('finalizers')}"
+        resource = await self._stage.on_hub.get(MCR, HUB_NAMESPACE, WEB)
+        return (
+            "" if resource is None else f"its finalizers: {resource['metadata'].get('finalizers')}"
+        )

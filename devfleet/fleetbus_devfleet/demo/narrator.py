@@ -69,8 +69,8 @@ class Narrator:
 
     def show_yaml(self, text: str) -> None:
         """Show a manifest."""
-        shown = Syntax(text.rstrip(), "yaml", background_color="default", padding=(1, 2))
-        self.console.print(shown, width=self._width)
+        syntax = Syntax(text.rstrip(), "yaml", background_color="default", padding=(1, 2))
+        self.console.print(syntax, width=self._width)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Show a table, as `kubectl get` would; its cells may carry rich's markup.
@@ -112,9 +112,9 @@ class Narrator:
                 await asyncio.sleep(_POLL)
                 waited = True
         took = timedelta(seconds=time.monotonic() - began)
-        said = f"after {spell(took)}" if waited else "at once"
+        duration = f"after {spell(took)}" if waited else "at once"
         self.proved += 1
-        self._print_marked("[bold green]✓[/]", f"{escape(claim)} [dim]({said})[/]")
+        self._print_marked("[bold green]✓[/]", f"{escape(claim)} [dim]({duration})[/]")
 
     @property
     def _width(self) -> int:

@@ -65,8 +65,8 @@ class PastScene:
         self._tell.alarm(f"{len(before)} orders of {cluster} are deleted")
 
         async def unseen() -> str:
-            found = await self._witness.api.list(CONFIGMAPS, NAMESPACE, ORDERS)
-            left = sum(item.cluster == cluster for item in found)
+            items = await self._witness.api.list(CONFIGMAPS, NAMESPACE, ORDERS)
+            left = sum(item.cluster == cluster for item in items)
             return f"{left} orders are still in the snapshot" if left else ""
 
         await self._tell.prove("the fleet says that they are gone", unseen, within=SOON)
@@ -109,7 +109,7 @@ def _rows(entry: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """The changes of the image in an entry of a timeline."""
     changes: Sequence[Mapping[str, Any]] = entry.get("differences", ())
     return [
-        (entry["time"][11:23], one["path"], str(one["before"]), str(one["after"]))
-        for one in changes
-        if one["path"].endswith(_IMAGE)
+        (entry["time"][11:23], change["path"], str(change["before"]), str(change["after"]))
+        for change in changes
+        if change["path"].endswith(_IMAGE)
     ]

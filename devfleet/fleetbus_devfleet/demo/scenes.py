@@ -85,7 +85,7 @@ class Scenes:
         )
         self._tell.table(
             ("CLUSTER", "ROLE", "REGION", "VERSION", "RESOURCES", "CONNECTED"),
-            [_cluster_row(found) for found in await self._witness.api.clusters()],
+            [_cluster_row(cluster) for cluster in await self._witness.api.clusters()],
         )
 
     async def distribute(self) -> None:
@@ -148,7 +148,10 @@ class Scenes:
         counts = await self._stage.census()
         self._tell.table(
             ("CLUSTER", "PODS", "ORDERS"),
-            [(it, counts[f"{it}.pods"], counts[f"{it}.orders"]) for it in self._stage.members],
+            [
+                (member, counts[f"{member}.pods"], counts[f"{member}.orders"])
+                for member in self._stage.members
+            ],
         )
 
     async def query(self) -> None:
@@ -234,9 +237,9 @@ class Scenes:
         self._stage.stack.kill(watcher)
         self._tell.alarm(f"{watcher} got SIGKILL")
         gone = set(names[:_DELETED_UNSEEN])
-        made = {*names[:_MADE_AGAIN], *(f"late-{n}" for n in range(_MADE_UNSEEN - _MADE_AGAIN))}
+        created = {*names[:_MADE_AGAIN], *(f"late-{n}" for n in range(_MADE_UNSEEN - _MADE_AGAIN))}
         self._witness.events.clear()
-        await self._change_unseen(cluster, gone=gone, made=made)
+        await self._change_unseen(cluster, gone=gone, created=created)
         await self._stage.order(other, "meanwhile")
         await self._tell.prove(
             f"{other} does not notice: an order there is in the census",
@@ -245,7 +248,7 @@ class Scenes:
         )
         await self._tell_what_is_missed(cluster)
         await self._restart(watcher)
-        await self._tell_how_it_came_back(cluster, gone=gone, made=made)
+        await self._tell_how_it_came_back(cluster, gone=gone, created=created)
 
     async def clean_up(self) -> None:
         """The MultiClusterResource goes, and with it what it made."""
@@ -290,7 +293,9 @@ class Scenes:
         return time.perf_counter() - began
 
     async def _show_deployments(self) -> None:
-        found = {it: await self._stage.deployment(it) for it in self._stage.members}
+        deployments = {
+            member: await self._stage.deployment(member) for member in self._stage.members
+        }
         self._tell.table(
             ("CLUSTER", "DEPLOYMENT", "READY", "LABEL REGION", "IMAGE"),
             [
@@ -301,26 +306,26 @@ class Scenes:
                     deployment["metadata"]["labels"]["region"],
                     image_of(deployment),
                 )
-                for cluster, deployment in found.items()
+                for cluster, deployment in deployments.items()
                 if deployment is not None
             ],
         )
 
     def _show_events(self, cluster: str, began: float) -> None:
         of_pods = [
-            it
-            for it in self._witness.events
-            if (it.parts.cluster, it.parts.resource) == (cluster, "pods")
+            event
+            for event in self._witness.events
+            if (event.parts.cluster, event.parts.resource) == (cluster, "pods")
         ]
         self._tell.table(
             ("AFTER", "SUBJECT"),
-            [_event_row(seen, began) for seen in of_pods[:_EVENTS_SHOWN]],
+            [_event_row(event, began) for event in of_pods[:_EVENTS_SHOWN]],
         )
 
-    async def _change_unseen(self, cluster: str, *, gone: set[str], made: set[str]) -> None:
+    async def _change_unseen(self, cluster: str, *, gone: set[str], created: set[str]) -> None:
         for name in sorted(gone):
             await self._witness.cluster(cluster).delete(CONFIGMAPS, NAMESPACE, name)
-        for name in sorted(made):
+        for name in sorted(created):
             await self._stage.order(cluster, name)
 
     async def _tell_what_is_missed(self, cluster: str) -> None:
@@ -336,16 +341,18 @@ class Scenes:
         took = timedelta(seconds=time.monotonic() - began)
         self._tell.say(f"{watcher} is started again, ready after {spell(took)}")
 
-    async def _tell_how_it_came_back(self, cluster: str, *, gone: set[str], made: set[str]) -> None:
+    async def _tell_how_it_came_back(
+        self, cluster: str, *, gone: set[str], created: set[str]
+    ) -> None:
         await self._tell.prove(
             "the snapshot equals the API servers again", self._check.orders, within=SOON
         )
 
         async def unpublished() -> str:
-            return self._check.published(cluster, gone=gone, made=made)
+            return self._check.published(cluster, gone=gone, created=created)
 
         await self._tell.prove(
-            f"all {len(gone)} deletions and {len(made)} creations were published",
+            f"all {len(gone)} deletions and {len(created)} creations were published",
             unpublished,
             within=SOON,
         )
@@ -367,25 +374,25 @@ class Scenes:
 
 def latency_rows(latencies: Sequence[Latency]) -> list[tuple[str, str, str]]:
     """The rows of a table of latencies."""
-    return [(it.what, spell(it.median), spell(it.worst)) for it in latencies]
+    return [(latency.name, spell(latency.median), spell(latency.worst)) for latency in latencies]
 
 
 def _replaced(path: str, value: str) -> dict[str, Any]:
     return {"op": "replace", "path": path, "value": value}
 
 
-def _event_row(seen: Seen, began: float) -> tuple[str, str]:
-    verb = seen.parts.verb
-    place = escape(seen.subject.removesuffix(verb))
-    return spell(timedelta(seconds=seen.at - began)), f"{place}[{_VERB_STYLES[verb]}]{verb}[/]"
+def _event_row(event: Seen, began: float) -> tuple[str, str]:
+    verb = event.parts.verb
+    place = escape(event.subject.removesuffix(verb))
+    return spell(timedelta(seconds=event.at - began)), f"{place}[{_VERB_STYLES[verb]}]{verb}[/]"
 
 
-def _cluster_row(found: dict[str, Any]) -> tuple[str, ...]:
+def _cluster_row(cluster: dict[str, Any]) -> tuple[str, ...]:
     return (
-        found["name"],
-        found["labels"].get("role", ""),
-        found["labels"].get("region", ""),
-        found["serverVersion"],
-        f"{found['completeResourceCount']} of {found['resourceCount']}",
-        "[green]yes[/]" if found["connected"] else "[red]no[/]",
+        cluster["name"],
+        cluster["labels"].get("role", ""),
+        cluster["labels"].get("region", ""),
+        cluster["serverVersion"],
+        f"{cluster['completeResourceCount']} of {cluster['resourceCount']}",
+        "[green]yes[/]" if cluster["connected"] else "[red]no[/]",
     )

@@ -70,8 +70,8 @@ def run(*, clusters: int, orders: int, instant: bool) -> int:
         console.print("\nInterrupted; every process is stopped.")
         return _INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the top: whatever failed is shown to the viewer
-        said = str(error) if isinstance(error, _EXPECTED) else f"{type(error).__name__}: {error}"
-        console.print(f"\n[bold red]✗ The demo failed:[/] {escape(said)}")
+        text = str(error) if isinstance(error, _EXPECTED) else f"{type(error).__name__}: {error}"
+        console.print(f"\n[bold red]✗ The demo failed:[/] {escape(text)}")
         if _KEPT_LOGS.exists():
             console.print(f"The logs of every process are in {_KEPT_LOGS}.")
         return 1

@@ -56,7 +56,9 @@ class Stage:
 
     def region_of(self, cluster: str) -> str:
         """The label `region` of a cluster."""
-        return next(it.labels["region"] for it in self.stack.plan.clusters if it.name == cluster)
+        return next(
+            plan.labels["region"] for plan in self.stack.plan.clusters if plan.name == cluster
+        )
 
     async def deployment(self, cluster: str) -> dict[str, Any] | None:
         """The shop's Deployment in a cluster, live."""
@@ -64,8 +66,8 @@ class Stage:
 
     async def census(self) -> dict[str, str]:
         """The ConfigMap that the reconciler wrote to the hub, read live."""
-        found = await self.on_hub.get(CONFIGMAPS, HUB_NAMESPACE, NAME)
-        return {} if found is None else dict(found.get("data") or {})
+        config_map = await self.on_hub.get(CONFIGMAPS, HUB_NAMESPACE, NAME)
+        return {} if config_map is None else dict(config_map.get("data") or {})
 
     async def order(self, cluster: str, name: str) -> None:
         """Make an order: a ConfigMap."""

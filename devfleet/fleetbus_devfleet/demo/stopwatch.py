@@ -24,7 +24,7 @@ _POLL = 0.001
 class Latency:
     """The durations of a repeated operation."""
 
-    what: str
+    name: str
     samples: tuple[float, ...]
 
     @property
@@ -93,16 +93,16 @@ class Stopwatch:
             _until(shown, f"order {name} in the query API"),
             _until(counted, f"order {name} in the census"),
         )
-        arrived = next(it.at for it in self._witness.events if it.parts.name == name)
+        arrived = next(event.at for event in self._witness.events if event.parts.name == name)
         return arrived - began, showed - began, wrote - began
 
 
-async def _until(holds: Callable[[], Awaitable[bool]], what: str) -> float:
+async def _until(holds: Callable[[], Awaitable[bool]], subject: str) -> float:
     """Wait for something; returns when it was found to hold."""
     deadline = time.perf_counter() + SOON.total_seconds()
     while not await _answers(holds):
         if time.perf_counter() > deadline:
-            raise ClaimError(f"{what} did not come within {SOON.total_seconds():.0f} s")
+            raise ClaimError(f"{subject} did not come within {SOON.total_seconds():.0f} s")
         await asyncio.sleep(_POLL)
     return time.perf_counter()
 

@@ -71,8 +71,8 @@ class FleetApi:
 
     async def list(self, resource: str, namespace: str, selector: str = "") -> list[Item]:
         """The objects of a resource in one namespace of every cluster."""
-        asked = {"namespace": namespace, "labelSelector": selector}
-        body = await self._get(f"/fleet/v1/resources/{resource}", asked)
+        query = {"namespace": namespace, "labelSelector": selector}
+        body = await self._get(f"/fleet/v1/resources/{resource}", query)
         return [Item(item["cluster"], item["object"]) for item in body["items"]]
 
     async def has(self, cluster: str, resource: str, namespace: str, name: str) -> bool:
@@ -88,11 +88,11 @@ class FleetApi:
         return list((await self._get(path))["entries"])
 
     async def _get(
-        self, path: str, asked: dict[str, str] | None = None, *, or_none: bool = False
+        self, path: str, query: dict[str, str] | None = None, *, or_none: bool = False
     ) -> dict[str, Any]:
-        given = {name: value for name, value in (asked or {}).items() if value}
+        parameters = {name: value for name, value in (query or {}).items() if value}
         try:
-            async with self._session.get(self._url + path, params=given) as answer:
+            async with self._session.get(self._url + path, params=parameters) as answer:
                 if or_none and answer.status == _HTTP_NOT_FOUND:
                     return {}
                 if answer.status != _HTTP_OK:
@@ -160,13 +160,13 @@ class Witness:
         self, resource: str, clusters: Sequence[str], selector: str = ""
     ) -> set[Identity]:
         """The objects of the API servers."""
-        found: set[Identity] = set()
+        identities: set[Identity] = set()
         for name in clusters:
             client = self._clients[name]
             objects = await client.list(resource, self._namespace, label_selector=selector)
             for obj in objects:
-                found.add((name, obj["metadata"]["name"], obj["metadata"]["uid"]))
-        return found
+                identities.add((name, obj["metadata"]["name"], obj["metadata"]["uid"]))
+        return identities
 
     async def answer(
         self, resource: str, clusters: Sequence[str], selector: str = ""
@@ -188,9 +188,10 @@ class Witness:
     def seen(self, verb: str, resource: str, cluster: str) -> set[str]:
         """The names in the events of one kind that were collected so far."""
         return {
-            it.parts.name
-            for it in self.events
-            if (it.parts.verb, it.parts.resource, it.parts.cluster) == (verb, resource, cluster)
+            event.parts.name
+            for event in self.events
+            if (event.parts.verb, event.parts.resource, event.parts.cluster)
+            == (verb, resource, cluster)
         }
 
     async def _collect(self, message: Msg) -> None:

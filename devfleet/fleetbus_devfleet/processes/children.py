@@ -65,7 +65,7 @@ class Child:
     ) -> None:
         self.name = name
         self.log = log
-        self._command = [str(part) for part in command]
+        self._command = [str(word) for word in command]
         self._env = None if env is None else dict(env)
         self.process = _spawn(self._command, log=log, env=self._env)
 
@@ -161,7 +161,7 @@ class Child:
         if self.is_running:
             raise ChildError(f"{self.name} still runs as process {self.pid}")
         if command is not None:
-            self._command = [str(part) for part in command]
+            self._command = [str(word) for word in command]
         self.process = _spawn(self._command, log=self.log, env=self._env)
 
 

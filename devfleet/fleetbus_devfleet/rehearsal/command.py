@@ -56,7 +56,7 @@ def run_rehearsal(request: Request) -> int:
     set_up_logs("text", "error")
     try:
         with scratch_folder("rehearsal") as folder:
-            found = asyncio.run(_rehearse(request, folder))
+            rehearsal = asyncio.run(_rehearse(request, folder))
     except (KeyboardInterrupt, asyncio.CancelledError):
         _say("interrupted; every process is stopped, and nothing is left")
         return _INTERRUPTED
@@ -64,10 +64,10 @@ def run_rehearsal(request: Request) -> int:
         _say(str(error))
         return 1
     if request.output == "json":
-        printer.json_text(orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2).decode())
+        printer.json_text(orjson.dumps(rehearsal.to_json(), option=orjson.OPT_INDENT_2).decode())
     else:
-        print_rehearsal(found)
-    return 0 if found.is_good else 1
+        print_rehearsal(rehearsal)
+    return 0 if rehearsal.is_good else 1
 
 
 async def _rehearse(request: Request, folder: Path) -> Rehearsal:

@@ -71,19 +71,19 @@ class Fault:
         Raises:
             ConfigError: it is none; the message has the grammar.
         """
-        found = _PATTERN.fullmatch(" ".join(text.split()))
-        if found is None:
+        match = _PATTERN.fullmatch(" ".join(text.split()))
+        if match is None:
             raise ConfigError(f"--fault {text!r} is not of the form {GRAMMAR}")
         after = (
-            timedelta(**{_UNITS[found["unit"]]: int(found["number"])}) if found["unit"] else None
+            timedelta(**{_UNITS[match["unit"]]: int(match["number"])}) if match["unit"] else None
         )
-        is_refusal = found["resource"] is not None
+        is_refusal = match["resource"] is not None
         return cls(
             text=" ".join(text.split()),
-            cluster=found["cluster"],
-            kind=FaultKind.REFUSES if is_refusal else FaultKind(found["kind"]),
-            resource=_plural(found["resource"]) if is_refusal else "",
-            wave=found["wave"] or "",
+            cluster=match["cluster"],
+            kind=FaultKind.REFUSES if is_refusal else FaultKind(match["kind"]),
+            resource=_plural(match["resource"]) if is_refusal else "",
+            wave=match["wave"] or "",
             after=after,
         )
 
@@ -108,18 +108,18 @@ class Fault:
         last = "remaining" if waves else "all"
         numbers = {str(number) for number in range(1, len(waves) + 2)}
         if self.wave and self.wave not in {*numbers, *waves, last}:
-            known = f"its waves are {', '.join([*waves, last])}, or 1 to {len(waves) + 1}"
+            hint = f"its waves are {', '.join([*waves, last])}, or 1 to {len(waves) + 1}"
             if not waves:
-                known = "spec.rollout names no waves, so there is one, 'all'"
+                hint = "spec.rollout names no waves, so there is one, 'all'"
             raise ConfigError(
-                f"--fault {self.text!r}: the rollout has no wave {self.wave!r}: {known}"
+                f"--fault {self.text!r}: the rollout has no wave {self.wave!r}: {hint}"
             )
 
 
 def _plural(text: str) -> str:
     """The plural of a resource with its group, as the rules of an emulated cluster name it."""
     try:
-        found = with_plural(parse_resource_name(text.lower())[0])
+        name = with_plural(parse_resource_name(text.lower())[0])
     except InvalidName as e:
         raise ConfigError(f"--fault: {e}") from e
-    return f"{found.plural}.{found.group}" if found.group else found.plural
+    return f"{name.plural}.{name.group}" if name.group else name.plural

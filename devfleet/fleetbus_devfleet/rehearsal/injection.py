@@ -54,7 +54,7 @@ class Injection:
     @property
     def broken(self) -> set[str]:
         """The clusters that a fault has broken."""
-        return {one.cluster for one, _ in self.fired if one.kind is not FaultKind.RETURNS}
+        return {fault.cluster for fault, _ in self.fired if fault.kind is not FaultKind.RETURNS}
 
     async def begin(self, first: str) -> list[Fault]:
         """Inject what is broken from the start.
@@ -65,8 +65,8 @@ class Injection:
         for fault in self._waiting:
             if fault.kind is FaultKind.DIES and fault.wave in ("1", first):
                 await self._arm(fault)
-        self._waiting = [one for one in self._waiting if one not in self._armed.values()]
-        now = [one for one in self._waiting if not one.wave and one.after is None]
+        self._waiting = [fault for fault in self._waiting if fault not in self._armed.values()]
+        now = [fault for fault in self._waiting if not fault.wave and fault.after is None]
         return await self._fire(now, 0.0)
 
     async def follow(
@@ -78,7 +78,9 @@ class Injection:
             waves: of each wave its name, its clusters, and whether it is or was open.
             at: seconds since the edit.
         """
-        due = [one for one in self._waiting if one.after and one.after.total_seconds() <= at]
+        due = [
+            fault for fault in self._waiting if fault.after and fault.after.total_seconds() <= at
+        ]
         for number, (name, clusters, is_open) in enumerate(waves, start=1):
             for fault in self._waiting:
                 if fault.wave not in (name, str(number)):
@@ -88,7 +90,7 @@ class Injection:
                 elif fault.cluster in clusters:
                     await self._arm(fault)
             due += self._elsewhere(number, name, clusters) if is_open else []
-        self._waiting = [one for one in self._waiting if one not in self._armed.values()]
+        self._waiting = [fault for fault in self._waiting if fault not in self._armed.values()]
         due += await self._triggered()
         return await self._fire(due, at)
 
@@ -101,20 +103,20 @@ class Injection:
 
     def _elsewhere(self, number: int, name: str, clusters: Sequence[str]) -> list[Fault]:
         """The armed faults of an open wave that their cluster is not in: nothing triggers them."""
-        found = [
+        armed = [
             (key, fault)
             for key, fault in self._armed.items()
             if fault.wave in (name, str(number)) and fault.cluster not in clusters
         ]
-        return [self._armed.pop(key) for key, _ in found]
+        return [self._armed.pop(key) for key, _ in armed]
 
     async def _triggered(self) -> list[Fault]:
-        found: list[Fault] = []
+        faults: list[Fault] = []
         for key in list(self._armed):
             rules = await self._admin.faults(key[0])
-            if any(one.id == key[1] and one.hits for one in rules):
-                found.append(self._armed.pop(key))
-        return found
+            if any(rule.id == key[1] and rule.hits for rule in rules):
+                faults.append(self._armed.pop(key))
+        return faults
 
     async def _fire(self, faults: Sequence[Fault], at: float) -> list[Fault]:
         for fault in faults:

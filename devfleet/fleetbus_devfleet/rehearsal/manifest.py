@@ -54,13 +54,13 @@ class Manifest:
     def waves(self) -> list[str]:
         """The names of the waves that it declares."""
         waves = mapping(self.spec, "rollout").get("waves")
-        return [str(mapping(one).get("name")) for one in cast("list[Any]", waves or [])]
+        return [str(mapping(wave).get("name")) for wave in cast("list[Any]", waves or [])]
 
     @property
     def templates(self) -> list[JsonObject]:
         """Its templates, one or several."""
         several = cast("list[Any]", self.spec.get("templates") or [])
-        return [mapping(one) for one in [*several, self.spec.get("template")] if one]
+        return [mapping(template) for template in [*several, self.spec.get("template")] if template]
 
 
 def read_manifest(path: Path, namespace: str, *, speed: float) -> Manifest:
@@ -79,15 +79,15 @@ def read_manifest(path: Path, namespace: str, *, speed: float) -> Manifest:
         raise CaptureError(f"{path}: has {len(documents)} documents, not one {_KIND}")
     document = mapping(documents[0])
     if (document.get("apiVersion"), document.get("kind")) != (_API_VERSION, _KIND):
-        found = f"{document.get('kind')} of {document.get('apiVersion')}"
-        raise CaptureError(f"{path}: is not a {_KIND} of {_API_VERSION}, but {found}")
+        actual = f"{document.get('kind')} of {document.get('apiVersion')}"
+        raise CaptureError(f"{path}: is not a {_KIND} of {_API_VERSION}, but {actual}")
     metadata = mapping(document, "metadata")
     if not isinstance(metadata.get("name"), str) or not isinstance(document.get("spec"), dict):
         raise CaptureError(f"{path}: a {_KIND} needs metadata.name and spec")
     placed = {"namespace": namespace, **metadata}
     spec, scaled = _scaled(cast("JsonObject", document["spec"]), speed)
-    kept = {"apiVersion": _API_VERSION, "kind": _KIND, "metadata": placed, "spec": spec}
-    return Manifest(document=kept, scaled=scaled)
+    manifest = {"apiVersion": _API_VERSION, "kind": _KIND, "metadata": placed, "spec": spec}
+    return Manifest(document=manifest, scaled=scaled)
 
 
 def _scaled(spec: JsonObject, speed: float) -> tuple[JsonObject, list[str]]:
@@ -103,8 +103,11 @@ def _scaled(spec: JsonObject, speed: float) -> tuple[JsonObject, list[str]]:
     changed |= _gates(changed, "", speed, scaled)
     if isinstance(waves := changed.get("waves"), list):
         changed["waves"] = [
-            {**mapping(one), **_gates(mapping(one), f"{mapping(one).get('name')}.", speed, scaled)}
-            for one in cast("list[Any]", waves)
+            {
+                **mapping(wave),
+                **_gates(mapping(wave), f"{mapping(wave).get('name')}.", speed, scaled),
+            }
+            for wave in cast("list[Any]", waves)
         ]
     return {**spec, "rollout": changed}, scaled
 
@@ -113,9 +116,11 @@ def _gates(holder: JsonObject, place: str, speed: float, scaled: list[str]) -> J
     gates = holder.get("gates")
     if not isinstance(gates, list):
         return {}
-    found = [mapping(one) for one in cast("list[Any]", gates)]
+    mappings = [mapping(gate) for gate in cast("list[Any]", gates)]
     return {
-        "gates": [_shortened(one, f"{place}gate {one.get('name')}", speed, scaled) for one in found]
+        "gates": [
+            _shortened(gate, f"{place}gate {gate.get('name')}", speed, scaled) for gate in mappings
+        ]
     }
 
 

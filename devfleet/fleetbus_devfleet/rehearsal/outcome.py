@@ -120,18 +120,20 @@ class Rehearsal:
     @property
     def conflicts(self) -> list[str]:
         """The clusters with objects that others own."""
-        return [one.name for one in self.clusters if one.state == _CONFLICT]
+        return [cluster.name for cluster in self.clusters if cluster.state == _CONFLICT]
 
     def to_json(self) -> JsonObject:
         """The form of `-o json`."""
         tree = asdict(self)
-        tree["clusters"] = [_camel(one) for one in tree["clusters"]]
+        tree["clusters"] = [_camel(cluster) for cluster in tree["clusters"]]
         tree["faults"] = [{"fault": text, "at": at} for text, at in self.faults]
         return {**tree, "conflicts": self.conflicts}
 
 
-def _camel(found: JsonObject) -> JsonObject:
-    return {("leftAlone" if name == "left_alone" else name): value for name, value in found.items()}
+def _camel(result: JsonObject) -> JsonObject:
+    return {
+        ("leftAlone" if name == "left_alone" else name): value for name, value in result.items()
+    }
 
 
 class Follower:
@@ -145,11 +147,11 @@ class Follower:
         """Note the status; returns what is new, for people."""
         news: list[str] = []
         rollout = cast("JsonObject", status.get("rollout") or {})
-        for found in cast("list[JsonObject]", rollout.get("waves") or []):
-            name, phase = str(found["name"]), str(found["phase"])
+        for entry in cast("list[JsonObject]", rollout.get("waves") or []):
+            name, phase = str(entry["name"]), str(entry["phase"])
             wave = self.waves.setdefault(name, WaveResult(name, []))
-            wave.clusters = list(found.get("clusters") or [])
-            wave.message = str(found.get("message", ""))
+            wave.clusters = list(entry.get("clusters") or [])
+            wave.message = str(entry.get("message", ""))
             if phase == wave.phase:
                 continue
             if wave.opened is None:
@@ -168,9 +170,9 @@ class Follower:
         return news
 
 
-def count_held(held: Mapping[str, Any]) -> str:
+def count_held(deletion: Mapping[str, Any]) -> str:
     """The number of objects whose deletion is held, for people."""
-    count = held.get("objects")
+    count = deletion.get("objects")
     return f"{count} object{'' if count == 1 else 's'}"
 
 
@@ -179,13 +181,13 @@ def cluster_results(
 ) -> dict[str, ClusterResult]:
     """The results as the status has them, by cluster."""
     wave_of = {cluster: wave.name for wave in waves for cluster in wave.clusters}
-    found = {name: ClusterResult(name, wave) for name, wave in wave_of.items()}
+    results = {name: ClusterResult(name, wave) for name, wave in wave_of.items()}
     for entry in cast("list[JsonObject]", status.get("clusters") or []):
-        one = found.setdefault(str(entry["name"]), ClusterResult(str(entry["name"])))
-        one.state = str(entry.get("state", ""))
-        one.reason, one.message = str(entry.get("reason", "")), str(entry.get("message", ""))
-        one.health = str(entry.get("health") or "")
-    return found
+        result = results.setdefault(str(entry["name"]), ClusterResult(str(entry["name"])))
+        result.state = str(entry.get("state", ""))
+        result.reason, result.message = str(entry.get("reason", "")), str(entry.get("message", ""))
+        result.health = str(entry.get("health") or "")
+    return results
 
 
 def decide(
@@ -198,22 +200,28 @@ def decide(
 ) -> tuple[Result, str]:
     """Decide what the result is, and say why in a sentence."""
     phase = str(cast("JsonObject", status.get("rollout") or {}).get("phase", "Complete"))
-    reached = [one for one in clusters if not _is_waiting(one)]
-    troubled = [one for one in reached if not one.is_ready]
-    held = cast("JsonObject", status.get("held") or {})
-    expected = {*broken, *(one.name for one in troubled if held and one.state == _HELD)}
-    unexpected = [one for one in troubled if one.name not in expected]
+    reached = [cluster for cluster in clusters if not _is_waiting(cluster)]
+    troubled = [cluster for cluster in reached if not cluster.is_ready]
+    deletion = cast("JsonObject", status.get("held") or {})
+    expected = {
+        *broken,
+        *(cluster.name for cluster in troubled if deletion and cluster.state == _HELD),
+    }
+    unexpected = [cluster for cluster in troubled if cluster.name not in expected]
     if failure := _failure(status, waves, clusters, unexpected):
         return Result.FAILED, failure
-    if held:
-        return Result.UNFINISHED, f"the deletion of {count_held(held)} is held until you confirm it"
+    if deletion:
+        return (
+            Result.UNFINISHED,
+            f"the deletion of {count_held(deletion)} is held until you confirm it",
+        )
     is_refused = _ready(status).get("status") == "False"  # suspended, say
     if not troubled and not is_refused and phase == "Complete" and len(reached) == len(clusters):
         return Result.COMPLETED, f"all {len(clusters)} clusters have it, and it is healthy"
     if not troubled or (is_late and phase == "Progressing"):
         late = "the time was over: " if is_late else ""
         return Result.UNFINISHED, f"{late}{_ready_message(status) or 'it still waits'}"
-    return Result.CONTAINED, _containment(waves, [one.name for one in troubled])
+    return Result.CONTAINED, _containment(waves, [cluster.name for cluster in troubled])
 
 
 def refusal(status: Mapping[str, Any]) -> str:
@@ -239,12 +247,14 @@ def _failure(
     if refused := refusal(status):
         return refused
     later = _later(waves)
-    if spread := sorted(one.name for one in clusters if one.name in later and one.is_written):
+    if spread := sorted(
+        cluster.name for cluster in clusters if cluster.name in later and cluster.is_written
+    ):
         return f"{', '.join(spread)} of a later wave were written all the same"
     if not unexpected:
         return ""
     first = unexpected[0]
-    wave = next((one for one in waves if first.name in one.clusters), None)
+    wave = next((wave for wave in waves if first.name in wave.clusters), None)
     gate = wave.message if wave and wave.phase == _FAILED else ""
     why = first.message or gate or first.health or first.reason
     return f"{first.name} is {first.state}{f': {why}' if why else ''}"
@@ -252,7 +262,7 @@ def _failure(
 
 def _containment(waves: Sequence[WaveResult], names: Sequence[str]) -> str:
     listed = ", ".join(names)
-    stopped = next((one.name for one in waves if one.phase != _PASSED), "")
+    stopped = next((wave.name for wave in waves if wave.phase != _PASSED), "")
     if not stopped:
         verb = "does" if len(names) == 1 else "do"
         return f"only {listed}, broken on purpose, {verb} not have it"
@@ -263,17 +273,19 @@ def _containment(waves: Sequence[WaveResult], names: Sequence[str]) -> str:
 
 def _later(waves: Sequence[WaveResult]) -> set[str]:
     """The clusters behind the first wave that has not passed."""
-    first = next((number for number, one in enumerate(waves) if one.phase != _PASSED), len(waves))
-    return {name for one in waves[first + 1 :] for name in one.clusters}
+    first = next((number for number, wave in enumerate(waves) if wave.phase != _PASSED), len(waves))
+    return {name for wave in waves[first + 1 :] for name in wave.clusters}
 
 
-def _is_waiting(one: ClusterResult) -> bool:
-    return one.state in ("NotReached", "Waiting")
+def _is_waiting(cluster: ClusterResult) -> bool:
+    return cluster.state in ("NotReached", "Waiting")
 
 
 def _ready(status: Mapping[str, Any]) -> JsonObject:
     conditions = cast("list[JsonObject]", status.get("conditions") or [])
-    return next((one for one in conditions if one["type"] == "Ready"), JsonObject())
+    return next(
+        (condition for condition in conditions if condition["type"] == "Ready"), JsonObject()
+    )
 
 
 def _ready_message(status: Mapping[str, Any]) -> str:

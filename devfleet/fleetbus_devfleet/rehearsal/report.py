@@ -16,32 +16,32 @@ if TYPE_CHECKING:
 _SHOWN: Final = 10
 
 
-def print_rehearsal(found: Rehearsal) -> None:
+def print_rehearsal(rehearsal: Rehearsal) -> None:
     """Print waves, clusters, writes, and the result last."""
     out = page_console()
-    if found.waves:
-        out.print(_waves(found))
+    if rehearsal.waves:
+        out.print(_waves(rehearsal))
         out.print()
-    out.print(_clusters(found))
-    for one in found.clusters:
+    out.print(_clusters(rehearsal))
+    for cluster in rehearsal.clusters:
         for verb, objects in (
-            ("create", one.created),
-            ("change", one.changed),
-            ("delete", one.deleted),
+            ("create", cluster.created),
+            ("change", cluster.changed),
+            ("delete", cluster.deleted),
         ):
-            _print_objects(out, f"{one.name}: would {verb}", objects)
-    if found.held:
-        held = found.held
-        clusters = ", ".join(held.get("clusters") or [])
-        out.print(f"held: the deletion of {count_held(held)} in {escape(clusters)}")
-    for text, at in found.faults:
+            _print_objects(out, f"{cluster.name}: would {verb}", objects)
+    if rehearsal.held:
+        deletion = rehearsal.held
+        clusters = ", ".join(deletion.get("clusters") or [])
+        out.print(f"held: the deletion of {count_held(deletion)} in {escape(clusters)}")
+    for text, at in rehearsal.faults:
         out.print(f"fault: {escape(text)}, at {at:.1f} s")
-    for text in found.missed:
+    for text in rehearsal.missed:
         out.print(f"fault: {escape(text)}: did not happen, its wave never opened")
-    for note in found.notes:
+    for note in rehearsal.notes:
         out.print(f"note: {escape(note)}", soft_wrap=True)
-    style = "green" if found.is_good else "red"
-    text = f"{found.result} after {found.seconds:.1f} s[/]: {escape(found.why)}"
+    style = "green" if rehearsal.is_good else "red"
+    text = f"{rehearsal.result} after {rehearsal.seconds:.1f} s[/]: {escape(rehearsal.why)}"
     out.print(f"[bold {style}]{text}", soft_wrap=True)
 
 
@@ -51,32 +51,32 @@ def _print_objects(out: Console, title: str, objects: list[str]) -> None:
         out.print(f"{title} {escape(', '.join([*objects[:_SHOWN], *more]))}", soft_wrap=True)
 
 
-def _waves(found: Rehearsal) -> Table:
+def _waves(rehearsal: Rehearsal) -> Table:
     table = _table("WAVE", "CLUSTERS", "PHASE", "OPENED", "ENDED", "MESSAGE")
-    for one in found.waves:
-        times = [f"{at:.1f} s" if at is not None else "-" for at in (one.opened, one.ended)]
-        names = ", ".join(one.clusters)
-        table.add_row(one.name, escape(names), one.phase, *times, escape(one.message))
+    for wave in rehearsal.waves:
+        times = [f"{at:.1f} s" if at is not None else "-" for at in (wave.opened, wave.ended)]
+        names = ", ".join(wave.clusters)
+        table.add_row(wave.name, escape(names), wave.phase, *times, escape(wave.message))
     return table
 
 
-def _clusters(found: Rehearsal) -> Table:
+def _clusters(rehearsal: Rehearsal) -> Table:
     table = _table("CLUSTER", "WAVE", "STATE", "HEALTH", "WRITTEN", "LEFT ALONE", "WHY")
-    for one in found.clusters:
+    for cluster in rehearsal.clusters:
         table.add_row(
-            one.name,
-            one.wave or "-",
-            one.state,
-            one.health or "-",
-            _written(one),
-            str(one.left_alone),
-            escape(one.message or one.reason),
+            cluster.name,
+            cluster.wave or "-",
+            cluster.state,
+            cluster.health or "-",
+            _written(cluster),
+            str(cluster.left_alone),
+            escape(cluster.message or cluster.reason),
         )
     return table
 
 
-def _written(one: ClusterResult) -> str:
-    counts = ((one.created, "+"), (one.changed, "~"), (one.deleted, "-"))
+def _written(cluster: ClusterResult) -> str:
+    counts = ((cluster.created, "+"), (cluster.changed, "~"), (cluster.deleted, "-"))
     return " ".join(f"{sign}{len(objects)}" for objects, sign in counts if objects) or "-"
 
 

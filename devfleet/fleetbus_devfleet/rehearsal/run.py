@@ -89,23 +89,25 @@ class Script:
             UnknownName: it lacks a cluster or a resource of a fault.
             ConfigError: the rollout lacks the wave of a fault, or ends before a fault.
         """
-        names = [one.name for one in clusters_of(self.capture)]
+        names = [cluster.name for cluster in clusters_of(self.capture)]
         for fault in self.faults:
             fault.check(names, self.manifest.waves, self.timeout)
             plural = fault.resource.partition(".")[0]
-            if plural and plural not in (known := _plurals(self.capture)):
-                raise unknown(f"--fault {fault.text!r}: no cluster has {plural!r}", plural, known)
+            if plural and plural not in (plurals := _plurals(self.capture)):
+                raise unknown(f"--fault {fault.text!r}: no cluster has {plural!r}", plural, plurals)
 
 
 def _plurals(capture: Capture) -> set[str]:
     """The plurals of what the emulated clusters serve."""
-    found = {one.plural for cluster in capture.header.clusters for one in cluster.resources}
-    defined = {
-        one.name.partition(".")[0]
-        for one in capture.objects()
-        if one.resource == "customresourcedefinitions"
+    captured = {
+        resource.plural for cluster in capture.header.clusters for resource in cluster.resources
     }
-    return {*built_in_plurals(), *found, *defined}
+    defined = {
+        obj.name.partition(".")[0]
+        for obj in capture.objects()
+        if obj.resource == "customresourcedefinitions"
+    }
+    return {*built_in_plurals(), *captured, *defined}
 
 
 async def rehearse(script: Script, folder: Path, tell: Tell) -> Rehearsal:
@@ -135,9 +137,9 @@ async def rehearse(script: Script, folder: Path, tell: Tell) -> Rehearsal:
         ):
             run = _Run(script, hub, admin, bus, tell)
             await run.play(plan.names)
-            found = await run.outcome(stack.kubeconfig, plan.names)
+            rehearsal = await run.outcome(stack.kubeconfig, plan.names)
     notes = [*(opened.notes() if opened else []), *_notes(script), *run.notes]
-    return replace(found, notes=notes)
+    return replace(rehearsal, notes=notes)
 
 
 def _notes(script: Script) -> list[str]:
@@ -150,7 +152,7 @@ def _notes(script: Script) -> list[str]:
             " changed: `fleetbus capture --keep-values` for an exact rehearsal"
         )
     notes += missing_types(script.capture, script.manifest)
-    stale = [one.name for one in script.capture.header.clusters if one.silent]
+    stale = [cluster.name for cluster in script.capture.header.clusters if cluster.silent]
     if stale:
         notes.append(f"the state of {', '.join(stale)} was out of date when it was captured")
     return notes
@@ -223,8 +225,8 @@ class _Run:
     async def _read_status(self) -> None:
         metadata = self._script.manifest
         with suppress(KubeError):  # the hub is slow, or dead, on purpose
-            found = await self._hub.get(RESOURCE, metadata.namespace, metadata.name)
-            status = dict((found or {}).get("status") or {})
+            resource = await self._hub.get(RESOURCE, metadata.namespace, metadata.name)
+            status = dict((resource or {}).get("status") or {})
             if status != self._status:
                 self._status, self._changed = status, time.monotonic()
 
@@ -242,7 +244,7 @@ class _Run:
         waves = list(self._follower.waves.values())
         if "rollout" not in self._script.manifest.spec:
             return [("all", list(cluster_results(self._status, ())), True)]
-        return [(one.name, one.clusters, one.opened is not None) for one in waves]
+        return [(wave.name, wave.clusters, wave.opened is not None) for wave in waves]
 
     async def _edit(self) -> int:
         """Write the MultiClusterResource as an editor would; returns its generation."""
@@ -311,23 +313,26 @@ class _Run:
 
     def _is_ready(self) -> bool:
         conditions = cast("list[JsonObject]", self._status.get("conditions") or [])
-        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+        return any(
+            condition["type"] == "Ready" and condition["status"] == "True"
+            for condition in conditions
+        )
 
     def _open_votes(self) -> list[tuple[str, str]]:
         """Wave and name of the gates that wait for nothing but a vote."""
         rollout = cast("JsonObject", self._status.get("rollout") or {})
-        found: list[tuple[str, str]] = []
+        votes: list[tuple[str, str]] = []
         for wave in cast("list[JsonObject]", rollout.get("waves") or []):
             listed = cast("list[JsonObject]", wave.get("gates") or [])
-            gates = {str(one["name"]): str(one["state"]) for one in listed}
+            gates = {str(gate["name"]): str(gate["state"]) for gate in listed}
             if wave["phase"] != "Open" or gates.get("health") != "Passed":
                 continue
-            found += [
+            votes += [
                 (str(wave["name"]), name)
                 for name, state in gates.items()
                 if state == "Pending" and name not in ("health", "quiet")
             ]
-        return found
+        return votes
 
     async def _vote(self) -> None:
         for wave, gate in self._open_votes():
@@ -346,12 +351,14 @@ class _Run:
     async def outcome(self, kubeconfig: Path, names: Sequence[str]) -> Rehearsal:
         """Gather the outcome from the status, and from every write that was committed."""
         waves = list(self._follower.waves.values())
-        found = cluster_results(self._status, waves)
+        results = cluster_results(self._status, waves)
         for name in names:
-            await self._note_writes(name, found)
-        for one in found.values():
-            await self._note_left_alone(one, kubeconfig)
-        ordered = sorted(found.values(), key=lambda one: _place(one, [w.name for w in waves]))
+            await self._note_writes(name, results)
+        for cluster in results.values():
+            await self._note_left_alone(cluster, kubeconfig)
+        ordered = sorted(
+            results.values(), key=lambda cluster: _place(cluster, [w.name for w in waves])
+        )
         result, why = decide(
             self._status, waves, ordered, self._injection.broken, is_late=self._is_late
         )
@@ -360,7 +367,7 @@ class _Run:
             why=why,
             seconds=round(self._seconds, 1),
             phase=self._follower.phase,
-            waves=[_rounded(one) for one in waves],
+            waves=[_rounded(wave) for wave in waves],
             clusters=ordered,
             faults=[(fault.text, round(at, 1)) for fault, at in self._injection.fired],
             missed=[fault.text for fault in self._injection.left],
@@ -368,30 +375,30 @@ class _Run:
             notes=[],
         )
 
-    async def _note_writes(self, cluster: str, found: dict[str, ClusterResult]) -> None:
+    async def _note_writes(self, cluster: str, results: dict[str, ClusterResult]) -> None:
         """Note what the distributor wrote; an object once, by the sum of its writes."""
         writes: dict[str, list[str]] = {}
         async for commit in self._admin.truth(cluster, since=self._since[cluster]):
             internal = commit.group in _INTERNAL or commit.resource == "controllerrevisions"
             if DISTRIBUTOR in commit.agent and not internal and commit.resource != "events":
-                place = "/".join(part for part in (commit.namespace, commit.name) if part)
+                place = "/".join(segment for segment in (commit.namespace, commit.name) if segment)
                 key = f"{commit.group or 'core'}/{commit.resource} {place}"
                 writes.setdefault(key, []).append(commit.type)
         if not writes:
             return
-        one = found.setdefault(cluster, ClusterResult(cluster))
+        result = results.setdefault(cluster, ClusterResult(cluster))
         for key, types in sorted(writes.items()):
             if types[-1] == "DELETED":
-                one.deleted.append(key)
+                result.deleted.append(key)
             else:
-                (one.created if types[0] == "ADDED" else one.changed).append(key)
+                (result.created if types[0] == "ADDED" else result.changed).append(key)
 
-    async def _note_left_alone(self, one: ClusterResult, kubeconfig: Path) -> None:
-        await self._admin.clear_faults(one.name)
-        await self._admin.heal(one.name)
+    async def _note_left_alone(self, cluster: ClusterResult, kubeconfig: Path) -> None:
+        await self._admin.clear_faults(cluster.name)
+        await self._admin.heal(cluster.name)
         kinds = {(t["apiVersion"], t["kind"]) for t in self._script.manifest.templates}
         owned: set[str] = set()
-        async with KubeClient(read_kube_config(kubeconfig, one.name)) as client:
+        async with KubeClient(read_kube_config(kubeconfig, cluster.name)) as client:
             for api_version, kind in sorted(kinds):
                 with suppress(KubeError):
                     served = await client.discover(str(api_version), str(kind))
@@ -402,7 +409,9 @@ class _Run:
                         meta = obj["metadata"]
                         place = "/".join(p for p in (meta.get("namespace"), meta["name"]) if p)
                         owned.add(f"{served.resource.key} {place}")
-        one.left_alone = len(owned.difference(one.created, one.changed, one.deleted))
+        cluster.left_alone = len(
+            owned.difference(cluster.created, cluster.changed, cluster.deleted)
+        )
 
 
 def _rounded(wave: Any) -> Any:
@@ -413,5 +422,5 @@ def _rounded(wave: Any) -> Any:
     )
 
 
-def _place(one: ClusterResult, waves: Sequence[str]) -> tuple[int, str]:
-    return (waves.index(one.wave) if one.wave in waves else len(waves), one.name)
+def _place(cluster: ClusterResult, waves: Sequence[str]) -> tuple[int, str]:
+    return (waves.index(cluster.wave) if cluster.wave in waves else len(waves), cluster.name)

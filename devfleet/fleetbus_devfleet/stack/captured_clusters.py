@@ -23,9 +23,9 @@ def clusters_of(capture: Capture) -> tuple[ClusterPlan, ...]:
     """
     header = capture.header
     if not header.hub:
-        names = ", ".join(one.name for one in header.clusters)
+        names = ", ".join(cluster.name for cluster in header.clusters)
         raise CaptureError(
             f"{capture.path}: the hub is not in it, only {names or 'no cluster'}: capture it too"
         )
-    ordered = sorted(header.clusters, key=lambda one: one.name != header.hub)
-    return tuple(ClusterPlan(name=one.name, labels=one.labels) for one in ordered)
+    ordered = sorted(header.clusters, key=lambda cluster: cluster.name != header.hub)
+    return tuple(ClusterPlan(name=cluster.name, labels=cluster.labels) for cluster in ordered)

@@ -257,9 +257,9 @@ class Stack:
 
     def _hold_port(self) -> int:
         """A port for the query API: kubeconfigs and open watches have it, so it stays the same."""
-        held = HeldPort(LOOPBACK)
-        self._servers.callback(held.release)
-        return held.number
+        held_port = HeldPort(LOOPBACK)
+        self._servers.callback(held_port.release)
+        return held_port.number
 
     async def _start_apiserver(self) -> None:
         self._report(APISERVER, False)
@@ -306,8 +306,12 @@ class Stack:
         patience = Patience(_READY_PATIENCE)
         waiting = list(parts)
         async with aiohttp.ClientSession() as session:
-            while waiting := [it for it in waiting if not await self._is_ready(session, it)]:
-                if patience.is_over(tuple(self._children[it.name].progress() for it in waiting)):
+            while waiting := [
+                service for service in waiting if not await self._is_ready(session, service)
+            ]:
+                if patience.is_over(
+                    tuple(self._children[service.name].progress() for service in waiting)
+                ):
                     raise ChildError(await self._why_not_ready(session, waiting, patience))
                 await asyncio.sleep(_POLL)
         for part in parts:  # one may have ended while the others were waited for
@@ -340,7 +344,9 @@ class Stack:
 
     def _everyone(self) -> list[str]:
         servers = [
-            name for name, it in ((NATS, self._nats), (VALKEY, self._valkey)) if it is not None
+            name
+            for name, server in ((NATS, self._nats), (VALKEY, self._valkey))
+            if server is not None
         ]
         return [*servers, *self._children]
 

@@ -99,18 +99,18 @@ class PartStatus:
 
 def write_state(path: Path, state: StackState) -> None:
     """Write the state, whole or not at all."""
-    part = path.with_suffix(".part")
-    part.write_bytes(orjson.dumps(asdict(state), option=orjson.OPT_INDENT_2))
-    part.replace(path)
+    temporary = path.with_suffix(".part")
+    temporary.write_bytes(orjson.dumps(asdict(state), option=orjson.OPT_INDENT_2))
+    temporary.replace(path)
 
 
 def read_state(path: Path) -> StackState | None:
     """Read the state; None if there is none, or none of ours."""
     try:
-        found = cast("dict[str, Any]", orjson.loads(path.read_bytes()))
-        found["parts"] = tuple(PartState(**part) for part in found["parts"])
-        found |= {name: tuple(found[name]) for name in ("clusters", "ready")}
-        return StackState(**found)
+        fields = cast("dict[str, Any]", orjson.loads(path.read_bytes()))
+        fields["parts"] = tuple(PartState(**entry) for entry in fields["parts"])
+        fields |= {name: tuple(fields[name]) for name in ("clusters", "ready")}
+        return StackState(**fields)
     except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
         return None
 

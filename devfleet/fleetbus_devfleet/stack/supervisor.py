@@ -35,8 +35,8 @@ log = structlog.get_logger()
 def supervise(plan: StackPlan) -> int:
     """Run a stack until SIGTERM; returns the exit status."""
     set_up_logs("text")
-    with owned(plan.layout) as ours:
-        if not ours:
+    with owned(plan.layout) as is_owner:
+        if not is_owner:
             log.error("stack_is_owned_already", folder=str(plan.layout.root))
             return 1
         return asyncio.run(_Supervisor(plan).run())

@@ -71,7 +71,7 @@ def store_processes(servers_folder: Path) -> Generator[Callable[[str], ValkeySer
         @functools.cache
         def start(which: str) -> ValkeyServer:
             folder = servers_folder / f"store-{which}"
-            return running.enter_context(valkey_server_blocking(dir=folder, which=which))
+            return running.enter_context(valkey_server_blocking(dir=folder, store=which))
 
         yield start
 

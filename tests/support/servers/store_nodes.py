@@ -74,7 +74,7 @@ class StoreNodes:
         if self.tls is not None:
             binary, port = tls_store(), self.hold()
             more += [*self.tls.options(port), "--tls-replication", "yes"]
-        node = valkey_server(dir=folder, appendonly=appendonly, options=more, which=binary)
+        node = valkey_server(dir=folder, appendonly=appendonly, options=more, store=binary)
         server = await self.stack.enter_async_context(node)
         self.tls_ports[server.url] = port
         return server
