@@ -84,10 +84,10 @@ def is_too_far_ahead(number: int, now_ms: int) -> bool:
 
 def _check_subject(message: Message, subject: str) -> None:
     try:
-        own = subject_of(message)
+        expected = subject_of(message)
     except InvalidName as e:
         raise MalformedMessage(str(e)) from e
-    if own != subject:
+    if expected != subject:
         raise MalformedMessage("the body does not match the subject")
 
 

@@ -23,10 +23,10 @@ class TooFarAhead(MalformedMessage):
     """An incarnation number or epoch id from the future: the writer's clock is wrong, or ours.
 
     Args:
-        what: the name of the number.
+        subject: the name of the number.
         number: the highest one in the message, a time in ms.
     """
 
-    def __init__(self, what: str, number: int) -> None:
-        super().__init__(f"its {what} is more than a day ahead")
+    def __init__(self, subject: str, number: int) -> None:
+        super().__init__(f"its {subject} is more than a day ahead")
         self.number = number

@@ -97,9 +97,9 @@ def check_format(headers: Mapping[str, str] | None) -> None:
     Raises:
         MalformedMessage: the format header is missing or has an unknown version.
     """
-    found = (headers or {}).get(FORMAT_HEADER)
-    if found != _FORMAT_TEXT:
-        raise MalformedMessage(f"format {found!r} is not {_FORMAT_TEXT!r}")
+    version = (headers or {}).get(FORMAT_HEADER)
+    if version != _FORMAT_TEXT:
+        raise MalformedMessage(f"format {version!r} is not {_FORMAT_TEXT!r}")
 
 
 def _ce_type(message: Message) -> str:
@@ -117,4 +117,4 @@ def _ce_subject(message: Message) -> str:
     start = f"{group}{message.version}/{message.resource}"
     if not isinstance(message, Event):
         return start
-    return "/".join([part for part in (start, message.namespace, message.name) if part])
+    return "/".join([segment for segment in (start, message.namespace, message.name) if segment])
