@@ -6,6 +6,8 @@ import pytest
 
 from fleetbus.errors import Conflict
 from fleetbus.kube.discovery import Discovery
+from fleetbus.kube.requests import Call
+from fleetbus.kube.responses import Answer
 from fleetbus_distributor.render.template import ObjectRef
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_distributor.targets import converge
@@ -110,7 +112,7 @@ def test_d11_a_cluster_that_wastes_time_rests_and_is_probed():
 async def test_t21_learning_what_a_cluster_serves_is_not_on_the_clock_of_an_object(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
-    async def never(_path: str) -> dict[str, Any]:
+    async def never(_call: Call) -> Answer:
         return await asyncio.Future()
 
     monkeypatch.setattr(converge, "DISCOVERY_TIMEOUT", timedelta(milliseconds=50))

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from fleetbus.ownership import FINALIZER
-from fleetbus_emulator.apiserver import Fail
+from fleetbus_emulator.apiserver import Fail, GroupDown
 from support.rigs.distributor import CONFIG_MAP, Rig
 
 NAMESPACES = "v1/namespaces"
@@ -61,7 +61,7 @@ async def test_d10_a_type_that_may_not_be_read_counts_as_content(rig: Rig):
 
 async def test_d10_an_api_that_is_away_counts_as_content(rig: Rig):
     await place(rig, deleteNamespaces=True)
-    rig.clusters["t1"].faults.add(Fail(503), verb="discover", group="batch")
+    rig.clusters["t1"].faults.add(GroupDown(), group="batch")
     rig.delete()
     await rig.reconcile()
     await rig.reconcile()

@@ -12,6 +12,8 @@ import pytest
 from fleetbus.clusters.leaving import LEFT_LABEL
 from fleetbus.errors import KubeError, NotEngaged, ServerError
 from fleetbus.kube.discovery import Discovery
+from fleetbus.kube.requests import JSON, Call
+from fleetbus.kube.responses import Answer
 from fleetbus.ownership import FINALIZER, MULTI_CLUSTER_RESOURCES
 from fleetbus.reconcile import Request
 from fleetbus_distributor.errors import IntentError
@@ -394,12 +396,12 @@ async def test_d9_an_object_stays_on_record_while_any_version_of_its_group_is_un
     await with_widget(rig)
     client = rig.fleet.cluster("t1").live
 
-    async def get_json(path: str) -> dict[str, Any]:
-        if path == "/apis/example.com/v1":
+    async def exchange(call: Call) -> Answer:
+        if call.path == "/apis/example.com/v1":
             raise ServerError(503, "ServiceUnavailable", "the API server of this group is down")
-        return await client.get_json(path)
+        return await client.exchange(call._replace(accept=JSON))
 
-    client.discovery = Discovery(get_json)
+    client.discovery = Discovery(exchange)
     rig.edit(templates=[template()])
     await rig.reconcile()
     assert rig.states() == {"t1": "Failed/DeleteFailed"}

@@ -11,7 +11,7 @@ from fleetbus.clusters.membership import JOINED_LABEL, NotPossible
 from fleetbus.errors import ConfigError, Forbidden, KubeError, NotFound
 from fleetbus.kube.access_reviews import Right, missing_rights
 from fleetbus.kube.client import KubeClient, Object
-from fleetbus.kube.discovery import ApiResource
+from fleetbus.kube.discovery_documents import ApiResource
 from fleetbus.kube.json_fields import labels
 from fleetbus_cli.bootstrap.accounts import (
     HUB_LABEL,

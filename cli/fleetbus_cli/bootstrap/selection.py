@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from fleetbus.clusters.membership import NotPossible
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.discovery import ApiResource
+from fleetbus.kube.discovery_documents import ApiResource
 from fleetbus.kube.json_fields import string
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import Resource, parse_resource_name

@@ -19,7 +19,8 @@ from fleetbus.kube.connection.liveness import Liveness
 from fleetbus.kube.connection.parameters import Connection
 from fleetbus.kube.connection.request_limiter import RequestLimiter
 from fleetbus.kube.connection.sessions import KUBE_SYSTEM, Sessions
-from fleetbus.kube.discovery import ApiResource, Discovery
+from fleetbus.kube.discovery import Discovery
+from fleetbus.kube.discovery_documents import ApiResource
 from fleetbus.kube.list_watch.object_lists import FetchPage, all_objects, first_object
 from fleetbus.kube.requests import (
     JSON,
@@ -33,11 +34,13 @@ from fleetbus.kube.requests import (
     write_query,
 )
 from fleetbus.kube.responses import (
+    NOT_MODIFIED,
+    Answer,
     error_from_response,
     is_object_not_found,
     parse_object,
     parse_written,
-    read_response,
+    read_answer,
     require_deletion,
     require_name,
     unreachable_error,
@@ -89,9 +92,7 @@ class KubeClient:
         self._sessions = Sessions(buffer=buffer, guard=guard, verify=self._verify)
         self._closed = False
         self.identity_check: IdentityCheck | None = None
-        self.discovery = Discovery(
-            self.get_json, cluster=lambda: self.cluster, confirm=self.confirm
-        )
+        self.discovery = Discovery(self.exchange, lambda: self.cluster, self.confirm)
 
     async def __aenter__(self) -> Self:
         return self
@@ -315,10 +316,6 @@ class KubeClient:
 
     # --- the server ---------------------------------------------------------------------------
 
-    async def version(self) -> str:
-        """The server's gitVersion, like `v1.33.1`."""
-        return str((await self.get_json("/version")).get("gitVersion", ""))
-
     async def kube_system_uid(self, *, alone: bool = False) -> str:
         """The UID of the namespace kube-system of the cluster that answers: its identity.
 
@@ -332,7 +329,7 @@ class KubeClient:
         # With `alone` another request is connecting, which the breaker has already admitted.
         ask = self._ask if alone else self._answer
         with acting_as(""):  # the impersonated user need not have the right to read it
-            answer = await ask(call)
+            answer = (await ask(call)).body
         with name_cluster_in_errors(self.cluster):
             return str(require_name(parse_object(answer), "kube-system")["metadata"]["uid"])
 
@@ -371,7 +368,11 @@ class KubeClient:
             return parse_object(answer)
 
     async def request(self, call: Call) -> bytes:
-        """Send one request and return the body of a 2xx response; every read and write does.
+        """Send one request and return the body of a 2xx response; raises as `exchange`."""
+        return (await self.exchange(call)).body
+
+    async def exchange(self, call: Call) -> Answer:
+        """Send one request and return its response; every read and write does.
 
         Raises:
             KubeError: any other response, one that is too large, or none (`Unreachable`).
@@ -388,7 +389,7 @@ class KubeClient:
             await identity.verify()  # the request may have taken long
         return answer
 
-    async def _answer(self, call: Call) -> bytes:
+    async def _answer(self, call: Call) -> Answer:
         """Send a request unless the breaker refuses it, and report its outcome to the breaker."""
         breaker = self.breaker
         if self.limiter is not None:
@@ -412,11 +413,10 @@ class KubeClient:
             breaker.record_success()
         return answer
 
-    async def _ask(self, call: Call) -> bytes:
-        limit = aiohttp.ClientTimeout(
-            total=call.within.total_seconds(), sock_connect=CONNECT_TIMEOUT.total_seconds()
-        )
-        return await read_response(await self._open(call, limit), call.limit)
+    async def _ask(self, call: Call) -> Answer:
+        within, connect_within = call.within.total_seconds(), CONNECT_TIMEOUT.total_seconds()
+        limit = aiohttp.ClientTimeout(total=within, sock_connect=connect_within)
+        return await read_answer(await self._open(call, limit), call.limit)
 
     async def _probe(self) -> None:
         """Request the version with the timeout of a connect, to see whether the server answers."""
@@ -450,7 +450,7 @@ class KubeClient:
                 await self._credentials.refused(connection)
                 connection = await self._credentials.connection()
                 response = await self._send(call, limit, connection)
-            if response.status < 300:  # noqa: PLR2004 -- HTTP
+            if response.status < 300 or (call.etag and response.status == NOT_MODIFIED):  # noqa: PLR2004
                 return response
             try:
                 error = await error_from_response(response)
@@ -466,10 +466,9 @@ class KubeClient:
             raise errors.Unreachable(0, "Unreachable", "the client of this cluster is closed")
         session = self._sessions.get(alone=call.alone)
         require_lease(call.method)
-        headers = connection.headers_as(acting_user())
-        headers.update({"Accept": call.accept, "User-Agent": self._user_agent})
-        if call.body is not None:
-            headers["Content-Type"] = call.content_type
+        headers = {
+            **connection.headers_as(acting_user()), **call.headers, "User-Agent": self._user_agent
+        }  # fmt: skip
         try:
             response = await session.request(
                 call.method,

@@ -1,79 +1,43 @@
-"""Discovery: the resources that an API server serves, with kinds and short names."""
+"""Discovery: the resources that an API server serves, with kinds and short names.
+
+All of them are two documents, of the core group and of all others (aggregated discovery, Kubernetes
+1.26 and later); read again with their entity tags they are two empty responses while no type has
+changed. An older server answers with its list of groups, and each group version is a request.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from fleetbus import errors
+from fleetbus.kube.discovery_documents import (
+    AGGREGATED,
+    ApiResource,
+    GroupVersion,
+    read_aggregated,
+    resources_of,
+    unknown,
+    versions_of,
+)
+from fleetbus.kube.requests import Call
+from fleetbus.kube.responses import Answer, parse_object
 from fleetbus.process.cancellation import cancel_and_wait
-from fleetbus_proto.resources import CORE, Resource, ResourceName, parse_resource_name
+from fleetbus_proto.resources import Resource, ResourceName, parse_resource_name
 
 _REFRESH: Final = timedelta(seconds=3)
 """An unknown kind may just have been installed, but discovery is not repeated more often."""
 _PATIENCE: Final = timedelta(seconds=5)
 """For one group version: an aggregated API that hangs must not delay all others."""
 _AT_ONCE: Final = 8
-_VERSIONS: Final = 2_000
-"""The most group versions of one server: each is a request (rule S7)."""
 _API_VERSION: Final = re.compile(r"([a-z0-9][-a-z0-9.]*/)?[a-z0-9][-a-z0-9]*")
 _RESOURCES: Final = 50_000
 """Of all group versions together; large clusters have a few thousand."""
-
-
-class _Served(msgspec.Struct):
-    version: str
-
-
-class _Group(msgspec.Struct, rename="camel"):
-    name: str
-    versions: list[_Served] | None = None  # Go writes an empty slice as null
-    preferred_version: _Served | None = None
-
-
-class _Groups(msgspec.Struct):
-    groups: list[_Group] | None = None
-
-
-class _Entry(msgspec.Struct, rename="camel"):
-    name: str
-    kind: str
-    namespaced: bool
-    verbs: list[str] | None = None
-    short_names: list[str] | None = None
-    singular_name: str | None = None
-    categories: list[str] | None = None
-
-
-class _Resources(msgspec.Struct):
-    resources: list[_Entry] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ApiResource:
-    """One resource that an API server serves."""
-
-    resource: Resource
-    kind: str
-    namespaced: bool
-    verbs: frozenset[str]
-    short_names: tuple[str, ...] = ()
-    singular: str = ""
-    categories: tuple[str, ...] = ()
-    preferred: bool = True
-    """Whether its version is the one the server prefers for this group."""
-
-    @property
-    def is_watchable(self) -> bool:
-        """Whether a watcher can follow it."""
-        return {"list", "watch"} <= self.verbs
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +48,14 @@ class _Document:
     read_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Aggregated:
+    """What an aggregated document says of each group version: its resources, or why not."""
+
+    etag: str
+    versions: Sequence[tuple[GroupVersion, list[ApiResource] | errors.KubeError]]
+
+
 class Discovery:
     """A cached view of a server's discovery documents; its creator closes it.
 
@@ -91,28 +63,30 @@ class Discovery:
     documents of a server are thirty.
 
     Args:
-        get_json: reads one path of the server.
-        patience: how long to wait for one group version.
+        exchange: sends a request to the server.
         cluster: returns the cluster's name, for errors.
         confirm: makes sure that the accepted cluster has answered, because types may be absent; see
             `KubeClient.confirm`.
+        patience: how long to wait for one group version.
     """
 
     def __init__(
         self,
-        get_json: Callable[[str], Awaitable[dict[str, Any]]],
-        *,
-        patience: timedelta = _PATIENCE,
+        exchange: Callable[[Call], Awaitable[Answer]],
         cluster: Callable[[], str] = str,
         confirm: Callable[[], Awaitable[None]] | None = None,
+        *,
+        patience: timedelta = _PATIENCE,
     ) -> None:
-        self._get_json = get_json
+        self._exchange = exchange
         self._confirm = confirm
         self._patience = patience
         self._cluster = cluster
         self._resources: list[ApiResource] = []
         self._failed: dict[str, errors.KubeError] = {}
         self._read_at = float("-inf")
+        self._aggregated: dict[str, _Aggregated] = {}
+        """The last aggregated document of a path."""
         self._count = 0
         """How many resources the current run has found."""
         self._reading: asyncio.Task[list[ApiResource]] | None = None
@@ -188,7 +162,7 @@ class Discovery:
     async def _result_of(self, reading: asyncio.Task[list[ApiResource]]) -> list[ApiResource]:
         await asyncio.wait([reading])
         if reading.cancelled():
-            raise self._named(_unknown("the client of this cluster is closed"))
+            raise self._named(unknown("the client of this cluster is closed"))
         try:
             return reading.result()
         except errors.KubeError as e:
@@ -208,12 +182,12 @@ class Discovery:
         try:
             found = await self.refresh()
         except errors.NotFound as e:  # every API server has discovery: this is none
-            raise self._named(_unknown(str(e))) from e
+            raise self._named(unknown(str(e))) from e
         failed = [v for v in self._failed if v.rpartition("/")[0] == resource.group]
         if any(api.resource.key == resource.key for api in found):
             return True
         if failed:
-            raise self._named(_unknown(f"{', '.join(failed)} cannot be read"))
+            raise self._named(unknown(f"{', '.join(failed)} cannot be read"))
         return False
 
     async def by_kind(self, api_version: str, kind: str) -> ApiResource | None:
@@ -252,102 +226,106 @@ class Discovery:
         if _API_VERSION.fullmatch(api_version):  # a user may have written it, and it is in a path
             group, _, version = api_version.rpartition("/")
             self._count = 0
-            read = await self._read_version(asyncio.Semaphore(), group, version, preferred=True)
+            where = GroupVersion(group, version, is_preferred=True)
+            read = await self._read_version(asyncio.Semaphore(), where)
             found = read if isinstance(read, list) else []
         self._documents[api_version] = _Document(found, time.monotonic())
         return found
 
     async def _read(self) -> list[ApiResource]:
-        versions = [("", "v1", True), *_versions_of(await self._get_json("/apis"))]
-        at_once = asyncio.Semaphore(_AT_ONCE)
         self._count = 0
-        try:
-            async with asyncio.TaskGroup() as reads:
-                tasks = [reads.create_task(self._read_version(at_once, *v)) for v in versions]
-        except ExceptionGroup as e:
-            raise e.exceptions[0] from None
         found: list[ApiResource] = []
         failed: dict[str, errors.KubeError] = {}
-        for (group, version, _), task in zip(versions, tasks, strict=True):
-            read = task.result()
+        for where, read in await self._read_versions():
             if isinstance(read, list):
                 found += read
-                name = f"{group}/{version}" if group else version
-                self._documents[name] = _Document(read, time.monotonic())
+                self._documents[str(where)] = _Document(read, time.monotonic())
             else:
-                failed[f"{group}/{version}"] = read  # an aggregated API that is down
+                failed[str(where)] = read  # an aggregated API that is down
         if self._confirm is not None:
             await self._confirm()
         self._resources, self._failed, self._read_at = found, failed, time.monotonic()
         return found
 
+    async def _read_versions(
+        self,
+    ) -> Sequence[tuple[GroupVersion, list[ApiResource] | errors.KubeError]]:
+        """The resources of each group version, or why they cannot be read."""
+        answer = await self._ask("/apis")
+        others = self._read_aggregated("/apis", answer)
+        if others is None:
+            return await self._read_each(versions_of(parse_object(answer.body)))
+        core = self._read_aggregated("/api", await self._ask("/api"))
+        if core is None:  # one of several API servers is older than the others
+            return await self._read_each([where for where, _ in others])
+        return [*core, *others]
+
+    async def _ask(self, path: str) -> Answer:
+        last = self._aggregated.get(path)
+        return await self._exchange(
+            Call("GET", path, accept=AGGREGATED, etag=last.etag if last else "")
+        )
+
+    def _read_aggregated(
+        self, path: str, answer: Answer
+    ) -> Sequence[tuple[GroupVersion, list[ApiResource] | errors.KubeError]] | None:
+        """The versions of an aggregated document; None if the server has answered another."""
+        if answer.is_unchanged:
+            return self._aggregated[path].versions
+        if "APIGroupDiscoveryList" not in answer.media_type:
+            return None
+        versions: list[tuple[GroupVersion, list[ApiResource] | errors.KubeError]] = []
+        for where, resources in read_aggregated(answer.body):
+            if resources is None:
+                error = unknown(f"the API server of {where} does not answer")
+                versions.append((where, self._named(error)))
+            else:
+                versions.append((where, self._bounded(resources)))
+        self._aggregated[path] = _Aggregated(answer.etag, versions)
+        return versions
+
+    async def _read_each(
+        self, versions: Sequence[GroupVersion]
+    ) -> Sequence[tuple[GroupVersion, list[ApiResource] | errors.KubeError]]:
+        versions = [GroupVersion("", "v1", is_preferred=True), *versions]
+        at_once = asyncio.Semaphore(_AT_ONCE)
+        try:
+            async with asyncio.TaskGroup() as reads:
+                tasks = [reads.create_task(self._read_version(at_once, v)) for v in versions]
+        except ExceptionGroup as e:
+            raise e.exceptions[0] from None
+        return [(where, task.result()) for where, task in zip(versions, tasks, strict=True)]
+
     async def _read_version(
-        self, at_once: asyncio.Semaphore, group: str, version: str, preferred: bool
+        self, at_once: asyncio.Semaphore, where: GroupVersion
     ) -> list[ApiResource] | errors.KubeError:
         """The resources of a group version, or why it cannot be read; raises for the core group."""
-        path = f"/apis/{group}/{version}" if group else f"/api/{version}"
+        path = f"/apis/{where}" if where.group else f"/api/{where}"
         async with at_once:
             try:
                 async with asyncio.timeout(self._patience.total_seconds()):
-                    document = await self._get_json(path)
-                return self._bounded(_resources_of(document, group or CORE, version, preferred))
+                    answer = await self._exchange(Call("GET", path))
+                resources = self._bounded(resources_of(parse_object(answer.body), where))
             except TimeoutError:
-                error: errors.KubeError = _unknown(f"no answer for {path} in time")
+                resources = unknown(f"no answer for {path} in time")
             except errors.KubeError as e:
-                error = e
-        if not group:
-            raise error
-        return self._named(error)
+                resources = e
+        if isinstance(resources, list):
+            return resources
+        if not where.group:
+            raise resources
+        return self._named(resources)
 
-    def _bounded(self, found: list[ApiResource]) -> list[ApiResource]:
-        if self._count + len(found) > _RESOURCES:
-            raise _unknown(f"the API server has more than {_RESOURCES} resources")
-        self._count += len(found)
-        return found
+    def _bounded(self, resources: list[ApiResource]) -> list[ApiResource] | errors.KubeError:
+        if self._count + len(resources) > _RESOURCES:
+            return self._named(unknown(f"the API server has more than {_RESOURCES} resources"))
+        self._count += len(resources)
+        return resources
 
     def _named(self, error: errors.KubeError) -> errors.KubeError:
         if isinstance(error, errors.Unreachable):
             error.cluster = error.cluster or self._cluster()
         return error
-
-
-def _versions_of(document: dict[str, Any]) -> list[tuple[str, str, bool]]:
-    """Group, version, and whether the server prefers it."""
-    try:
-        groups = msgspec.convert(document, _Groups).groups or []
-    except msgspec.ValidationError as e:
-        raise _unknown(f"/apis is not a discovery document: {e}") from e
-    versions = [
-        (group.name, served.version, served == group.preferred_version)
-        for group in groups
-        for served in group.versions or []
-    ]
-    if len(versions) > _VERSIONS:
-        raise _unknown(f"the API server has more than {_VERSIONS} group versions")
-    return versions
-
-
-def _resources_of(
-    document: dict[str, Any], group: str, version: str, preferred: bool
-) -> list[ApiResource]:
-    try:
-        entries = msgspec.convert(document, _Resources).resources or []
-    except msgspec.ValidationError as e:
-        raise _unknown(f"{group}/{version} is not a discovery document: {e}") from e
-    return [
-        ApiResource(
-            resource=Resource(group, version, entry.name),
-            kind=entry.kind,
-            namespaced=entry.namespaced,
-            verbs=frozenset(entry.verbs or []),
-            short_names=tuple(entry.short_names or []),
-            singular=entry.singular_name or "",
-            categories=tuple(entry.categories or []),
-            preferred=preferred,
-        )
-        for entry in entries
-        if "/" not in entry.name
-    ]
 
 
 def _is_recent(read_at: float) -> bool:
@@ -362,10 +340,6 @@ def _see(reading: asyncio.Task[list[ApiResource]]) -> None:
     """Retrieve the exception: there may be no caller left, which is no error."""
     if not reading.cancelled():
         reading.exception()
-
-
-def _unknown(text: str) -> errors.Unreachable:
-    return errors.Unreachable(0, "Unreachable", f"discovery: {text}")
 
 
 def _first(

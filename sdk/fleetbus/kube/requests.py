@@ -50,6 +50,18 @@ class Call(NamedTuple):
     within: timedelta = _TIMEOUT
     alone: bool = False
     """Sent through a new connection of its own."""
+    etag: str = ""
+    """The entity tag of the document that the caller has; the answer to the same one is empty."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the request says of its body, and of the response that it wants."""
+        headers = {"Accept": self.accept}
+        if self.body is not None:
+            headers["Content-Type"] = self.content_type
+        if self.etag:
+            headers["If-None-Match"] = self.etag
+        return headers
 
     @property
     def limit(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 from urllib.parse import unquote
 
 import aiohttp
@@ -19,6 +19,18 @@ RESPONSE_LIMIT: Final = 16 * MIB
 _ERROR_LIMIT: Final = 1 * MIB
 _LONGEST_ID: Final = 253
 _NO_SUCH_PATH: Final = (404, 405)
+NOT_MODIFIED: Final = 304
+
+
+class Answer(NamedTuple):
+    """A response that is no error."""
+
+    body: bytes
+    media_type: str
+    """The whole Content-Type."""
+    etag: str
+    is_unchanged: bool
+    """The document still has the entity tag of the call; the body is empty (304)."""
 
 
 def parse_object(response: bytes) -> dict[str, Any]:
@@ -176,6 +188,14 @@ async def read_response(response: aiohttp.ClientResponse, limit: int) -> bytes:
         raise unreachable_error(e) from e
     finally:
         response.release()
+
+
+async def read_answer(response: aiohttp.ClientResponse, limit: int) -> Answer:
+    """Read a response and release it; raises as `read_response`."""
+    headers = response.headers
+    is_unchanged = response.status == NOT_MODIFIED
+    body = await read_response(response, limit)
+    return Answer(body, headers.get("Content-Type", ""), headers.get("ETag", ""), is_unchanged)
 
 
 def _no_such_path_message(response: aiohttp.ClientResponse) -> str:

@@ -9,7 +9,8 @@ from typing import Final
 
 import orjson
 
-from fleetbus.kube.discovery import ApiResource, Discovery
+from fleetbus.kube.discovery import Discovery
+from fleetbus.kube.discovery_documents import ApiResource
 from fleetbus.kube.list_watch.listing import WatchTarget
 from fleetbus.watchers.spec import DENIED
 from fleetbus_proto.events import ResourceStatus, WatchSet

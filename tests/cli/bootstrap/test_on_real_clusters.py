@@ -221,7 +221,7 @@ async def remove(
     async def is_refused() -> bool:
         async with KubeClient(limited) as client:
             try:
-                await client.version()
+                await client.get_json("/version")
                 await client.kube_system_uid()
             except Unauthorized:
                 return True

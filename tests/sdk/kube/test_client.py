@@ -214,7 +214,7 @@ def test_a_name_that_would_lead_to_another_path_is_refused(name: str):
 
 
 async def test_the_server_tells_its_version_and_identity(client: KubeClient, cluster: Cluster):
-    assert (await client.version()).startswith("v1.")
+    assert (await client.get_json("/version"))["gitVersion"].startswith("v1.")
     system = cluster.get("v1/namespaces", None, "kube-system")
     assert system is not None
     assert await client.kube_system_uid() == system["metadata"]["uid"]
@@ -262,7 +262,7 @@ async def test_w19_the_wait_that_the_server_asks_for_is_reported(
 ):
     cluster.faults.add(Fail(status, retry_after=timedelta(seconds=7)))
     with pytest.raises(errors.KubeError) as caught:
-        await client.version()
+        await client.get_json("/version")
     assert caught.value.retry_after == timedelta(seconds=7)
 
 
@@ -314,7 +314,7 @@ async def test_a_certificate_or_a_port_that_is_refused_is_named_in_words(tmp_pat
     for expected in ("the certificate of .* is refused: IP address mismatch", "Connection refused"):
         async with KubeClient(KubeConfig(yaml.safe_dump(document))) as client:
             with pytest.raises(errors.Unreachable, match=expected) as caught:
-                await client.version()
+                await client.get_json("/version")
         assert "object at" not in str(caught.value)
         server.close()
         await server.wait_closed()
@@ -323,7 +323,7 @@ async def test_a_certificate_or_a_port_that_is_refused_is_named_in_words(tmp_pat
 async def test_a_kubeconfig_that_is_wrong_is_a_configuration_error():
     async with KubeClient(KubeConfig("clusters: []", source="my.kubeconfig")) as client:
         with pytest.raises(errors.ConfigError, match=r"^my\.kubeconfig: "):
-            await client.version()
+            await client.get_json("/version")
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ async def test_an_answer_that_no_api_server_gives_is_an_error_of_ours(
 
     async with plain_server(answer) as client:
         with pytest.raises(errors.KubeError) as caught:
-            await client.version()
+            await client.get_json("/version")
         assert type(caught.value) is kind
         assert str(caught.value)
 
@@ -362,7 +362,7 @@ async def test_s7_a_server_cannot_send_us_elsewhere(status: int):
 
     async with plain_server(answer) as client:
         with pytest.raises(errors.KubeError) as caught:
-            await client.version()
+            await client.get_json("/version")
     assert caught.value.status == status
     assert asked == ["/version"]
 
@@ -403,7 +403,7 @@ async def plain_server(answer: Any) -> AsyncGenerator[KubeClient]:
 async def test_a_token_is_shown_to_the_server_and_a_wrong_one_is_unauthorized():
     cluster = Cluster("eu1", tokens={"good": "ann"})
     async with client_of(cluster, {"token": "good"}) as client:
-        await client.version()
+        await client.get_json("/version")
     async with client_of(cluster, {"token": "bad"}) as client:
         with pytest.raises(errors.Unauthorized):
             await client.list(MAPS)
@@ -425,7 +425,7 @@ async def test_a_certificate_authority_of_the_kubeconfig_is_trusted():
     async with serve([Cluster("eu1")], tls=True) as servers:
         document = yaml.safe_dump(servers.kubeconfig())
         async with KubeClient(KubeConfig(document)) as client:
-            assert await client.version()
+            assert await client.get_json("/version")
 
 
 async def test_an_unknown_certificate_is_unreachable_unless_trust_is_waived():
@@ -435,9 +435,9 @@ async def test_an_unknown_certificate_is_unreachable_unless_trust_is_waived():
         strict = KubeConfig(yaml.safe_dump(document))
         async with KubeClient(strict) as client:
             with pytest.raises(errors.Unreachable, match="certificate"):
-                await client.version()
+                await client.get_json("/version")
         async with KubeClient(replace(strict, insecure=True)) as client:
-            assert await client.version()
+            assert await client.get_json("/version")
 
 
 async def test_the_token_of_a_service_account_is_read_anew_when_it_ran_out(

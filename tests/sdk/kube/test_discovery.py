@@ -16,8 +16,13 @@ from fleetbus.errors import Unreachable
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.kube.discovery import Discovery
+from fleetbus.kube.discovery_documents import AGGREGATED
+from fleetbus.kube.requests import JSON, Call
+from fleetbus.kube.responses import Answer
+from fleetbus_emulator.apiserver import Cluster, GroupDown, serve
 from support.eventually import eventually
 
+SCHEMA: dict[str, Any] = {"openAPIV3Schema": {"type": "object"}}
 PODS: dict[str, Any] = {"name": "pods", "kind": "Pod", "namespaced": True, "verbs": ["list"]}
 
 
@@ -131,7 +136,7 @@ async def test_a_malformed_list_of_groups_or_core_group_is_a_kube_error(
 async def test_s7_a_server_may_not_tell_group_versions_without_end(
     served: Served, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("fleetbus.kube.discovery._VERSIONS", 3)
+    monkeypatch.setattr("fleetbus.kube.discovery_documents.MAX_VERSIONS", 3)
     for name in ("a.io", "b.io", "c.io"):
         served.add(name, {"resources": [PODS]})
     assert len(await client.discovery.refresh()) == 4
@@ -157,7 +162,7 @@ async def test_w8_a_group_that_hangs_fails_alone(served: Served, client: KubeCli
     for name in ("a.io", "b.io", "c.io"):
         served.add(name, {"resources": [PODS]})
     served.hanging = {"/apis/a.io/v1", "/apis/b.io/v1"}
-    discovery = Discovery(client.get_json, patience=timedelta(seconds=0.2))
+    discovery = Discovery(client.exchange, patience=timedelta(seconds=0.2))
     assert {api.resource.group for api in await discovery.refresh()} == {"core", "c.io"}
     assert set(discovery.failed) == {"a.io/v1", "b.io/v1"}
 
@@ -227,3 +232,94 @@ async def test_s7_what_is_no_group_version_is_not_asked_for(
 ):
     assert await client.discover(written, "Deployment") is None
     assert served.asked == []
+
+
+# --- aggregated ---------------------------------------------------------------------------------
+
+CRD: dict[str, Any] = {
+    "metadata": {"name": "widgets.example.com"},
+    "spec": {
+        "group": "example.com",
+        "scope": "Namespaced",
+        "names": {
+            "plural": "widgets",
+            "kind": "Widget",
+            "shortNames": ["wg"],
+            "categories": ["all"],
+        },
+        "versions": [
+            {"name": name, "served": True, "storage": name == "v1", "schema": SCHEMA}
+            for name in ("v1", "v1alpha1")
+        ],
+    },
+}
+
+
+@asynccontextmanager
+async def emulated() -> AsyncGenerator[tuple[Cluster, KubeClient]]:
+    cluster = Cluster("eu1")
+    cluster.create("apiextensions.k8s.io/v1/customresourcedefinitions", CRD)
+    async with (
+        serve([cluster]) as servers,
+        KubeClient(KubeConfig(yaml.safe_dump(servers.kubeconfig()))) as client,
+    ):
+        yield cluster, client
+
+
+async def test_two_documents_say_what_the_document_of_each_group_version_says():
+    async with emulated() as (cluster, client):
+
+        async def as_before_1_26(call: Call) -> Answer:
+            return await client.exchange(call._replace(accept=JSON))
+
+        aggregated, legacy = client.discovery, Discovery(as_before_1_26)
+        assert await aggregated.refresh() == await legacy.refresh()
+        assert len([one for one in cluster.requests if one.path in ("/api", "/apis")]) == 3
+        assert aggregated.failed == legacy.failed == {}
+        assert (await aggregated.by_name("wg")) == await legacy.by_name("wg")
+
+
+async def test_what_has_not_changed_is_not_sent_again():
+    async with emulated() as (cluster, client):
+        before = await client.discovery.refresh()
+        cluster.requests.clear()
+        assert await client.discovery.refresh() == before
+        assert [(one.path, one.status) for one in cluster.requests] == [
+            ("/apis", 304),
+            ("/api", 304),
+        ]
+        cluster.delete(
+            "apiextensions.k8s.io/v1/customresourcedefinitions", "", "widgets.example.com"
+        )
+        after = await client.discovery.refresh()
+        assert {api.kind for api in before} - {api.kind for api in after} == {"Widget"}
+
+
+async def test_w8_a_group_whose_server_is_down_fails_alone_and_comes_back():
+    async with emulated() as (cluster, client):
+        whole = await client.discovery.refresh()
+        rule = cluster.faults.add(GroupDown(), group="example.com")
+        found = await client.discovery.refresh()
+        assert set(client.discovery.failed) == {"example.com/v1", "example.com/v1alpha1"}
+        assert found == [api for api in whole if api.resource.group != "example.com"]
+        rule.remove()
+        assert await client.discovery.refresh() == whole
+        assert client.discovery.failed == {}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "",
+        "[]",
+        '{"items": 5}',
+        '{"items": [{"metadata": {"name": "a"}, "versions": [{}]}]}',
+        "\xff",
+    ],
+)
+async def test_a_document_that_is_none_is_no_empty_one(document: str):
+    async def exchange(_call: Call) -> Answer:
+        return Answer(document.encode("latin-1"), AGGREGATED, "", is_unchanged=False)
+
+    with pytest.raises(Unreachable, match="discovery"):
+        await Discovery(exchange).refresh()

@@ -12,7 +12,7 @@ from typing import Final
 
 from fleetbus.errors import AlreadyExists, Conflict, Forbidden, KubeError, NotFound
 from fleetbus.kube.applied import is_applied, is_unchanged
-from fleetbus.kube.discovery import ApiResource
+from fleetbus.kube.discovery_documents import ApiResource
 from fleetbus.owned_objects.claim import Ownership, claim, is_paused
 from fleetbus.owned_objects.decision import Action, decide_apply
 from fleetbus.owned_objects.executor import OwnedObject

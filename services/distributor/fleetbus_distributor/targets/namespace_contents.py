@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
-from fleetbus.kube.discovery import ApiResource
+from fleetbus.kube.discovery_documents import ApiResource
 from fleetbus.kube.requests import path_of
 from fleetbus_distributor.targets.target import Target
 

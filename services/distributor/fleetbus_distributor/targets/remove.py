@@ -8,7 +8,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from fleetbus.errors import Conflict, KubeError, NotFound
-from fleetbus.kube.discovery import ApiResource
+from fleetbus.kube.discovery_documents import ApiResource
 from fleetbus.owned_objects.claim import claim
 from fleetbus.owned_objects.decision import Action, Obstacle, RemovalPolicy, decide_removal
 from fleetbus.owned_objects.executor import OwnedObject

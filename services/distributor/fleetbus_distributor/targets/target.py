@@ -27,7 +27,7 @@ from fleetbus.errors import (
     Unreachable,
 )
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.discovery import ApiResource
+from fleetbus.kube.discovery_documents import ApiResource
 from fleetbus.owned_objects.claim import Ownership, claim
 from fleetbus.owned_objects.executor import OwnedObject
 from fleetbus.ownership import PAUSE_ANNOTATION, Owner

@@ -7,7 +7,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
-from fleetbus.kube.discovery import ApiResource
+from fleetbus.kube.discovery_documents import ApiResource
 from fleetbus.process.clock import rfc3339
 from fleetbus_proto.events import ResourceStatus
 from fleetbus_watcher.follow.low_water_mark import LowWaterMark

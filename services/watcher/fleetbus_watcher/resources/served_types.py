@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from fleetbus.errors import Forbidden, KubeError
-from fleetbus.kube.discovery import ApiResource
+from fleetbus.kube.discovery_documents import ApiResource
 from fleetbus.kube.list_watch.listing import JSON, METADATA, WatchTarget, list_pages
 from fleetbus.kube.resource_names import names_of
 from fleetbus_proto.events import PrinterColumn, ServedType

@@ -150,7 +150,7 @@ async def test_s7_a_name_that_resolves_to_such_an_address_is_not_connected_to(
         access = config(f"http://rebound.example:{port}", http=True)
         async with KubeClient(access) as client:
             with pytest.raises(Unreachable, match=r"is (loopback|link-local)"):
-                await client.version()
+                await client.get_json("/version")
     assert resolver.asked == ["rebound.example"]
     assert not cluster.requests
 
@@ -162,4 +162,4 @@ async def test_s7_of_two_addresses_only_the_allowed_one_is_connected_to(
         port = servers.kubeconfig()["clusters"][0]["cluster"]["server"].rpartition(":")[2]
         Resolves(monkeypatch, "169.254.169.254", "127.0.0.1")
         async with KubeClient(config(f"http://h.example:{port}", http=True)) as client:
-            assert await client.version()
+            assert await client.get_json("/version")

@@ -68,7 +68,7 @@ async def test_the_proxy_of_a_kubeconfig_is_used_with_its_login():
     async with proxied_servers() as (servers, proxy):
         config = _behind(servers, **{"proxy-url": f"http://me:pass@127.0.0.1:{proxy.port}"})
         async with KubeClient(config) as client:
-            assert await client.version()
+            assert await client.get_json("/version")
     assert proxy.heads[0].startswith("CONNECT api.invalid:6443 HTTP/1.1\r\n")
     login = base64.b64encode(b"me:pass").decode()
     assert f"Proxy-Authorization: Basic {login}" in proxy.heads[0]
@@ -81,11 +81,11 @@ async def test_the_proxy_of_the_environment_is_used_unless_it_is_exempt(
     async with proxied_servers() as (servers, proxy):
         monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
         async with KubeClient(_behind(servers)) as client:
-            assert await client.version()
+            assert await client.get_json("/version")
         monkeypatch.setenv("NO_PROXY", "invalid")
         async with KubeClient(_behind(servers)) as client:
             with pytest.raises(Unreachable):
-                await client.version()
+                await client.get_json("/version")
     assert len(proxy.heads) == 1
 
 
@@ -95,7 +95,7 @@ async def test_a_proxy_that_is_away_is_unreachable():
         KubeClient(_behind(servers, **{"proxy-url": "http://127.0.0.1:1"})) as client,
     ):
         with pytest.raises(Unreachable):
-            await client.version()
+            await client.get_json("/version")
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ async def test_s7_a_proxy_whose_name_leads_to_this_machine_is_not_connected_to(
         monkeypatch.setattr(loop, "getaddrinfo", resolve)
         async with KubeClient(config) as client:
             with pytest.raises(Unreachable, match="loopback"):
-                await client.version()
+                await client.get_json("/version")
     assert proxy.heads == []
 
 
