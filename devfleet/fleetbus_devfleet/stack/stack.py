@@ -374,7 +374,7 @@ async def _wait_answers(cluster: KubeClient, child: Child) -> None:
     patience = Patience(_APISERVER_PATIENCE)
     while True:
         try:
-            await cluster.version()
+            await cluster.get_json("/version")
         except KubeError:
             child.raise_if_ended()
             if patience.is_over(child.progress()):
