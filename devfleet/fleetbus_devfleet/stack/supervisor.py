@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from fleetbus.process.logs import set_up_logs
+from fleetbus.process.pauses import Pauses
 from fleetbus_devfleet.processes.children import ChildError
 from fleetbus_devfleet.stack.plan import APISERVER
 from fleetbus_devfleet.stack.stack import Stack
@@ -80,11 +81,11 @@ class _Supervisor:
 
     async def _mend(self) -> None:
         """Restart what ends; the pause grows while a part keeps failing."""
-        pause = _TURN
+        pauses = Pauses(_TURN, _LONGEST_PAUSE)
         while True:
-            await asyncio.sleep(pause.total_seconds())
-            mended = await restart_each(self._stack.ended(), self._restart)
-            pause = _TURN if mended else min(pause * 2, _LONGEST_PAUSE)
+            await pauses.sleep()
+            if await restart_each(self._stack.ended(), self._restart):
+                pauses.reset()
 
     async def _restart(self, name: str) -> None:
         if name == APISERVER:

@@ -28,6 +28,7 @@ from fleetbus.bus.durables import ACK_WAIT
 from fleetbus.process.cancellation import cancellable, is_stopped
 from fleetbus.process.clock import now_ms
 from fleetbus.process.log_once import LogOnce
+from fleetbus.process.pauses import Pauses, pause_of
 from fleetbus_proto.admission import admit
 from fleetbus_proto.errors import MalformedMessage, TooFarAhead
 
@@ -133,7 +134,7 @@ class Consumer:
         self._missing = False
         # The server refused a pull: the next one waits, or it would be a hot loop (rule B15).
         self._refused = False
-        self._pause = FIRST_RETRY
+        self._pauses = Pauses(FIRST_RETRY, RETRY_PAUSE)
         self._log_once = LogOnce()
         self._on_turn = on_turn
 
@@ -239,7 +240,7 @@ class Consumer:
     async def _handle_until_done(self, batch: Sequence[Buffered]) -> AbstractSet[int]:
         """Handle a batch; returns the sequences that are to come again."""
         deliveries = [one.delivery for one in batch]
-        pause = FIRST_RETRY
+        pauses = Pauses(FIRST_RETRY, RETRY_PAUSE)
         while True:
             try:
                 await _uncancelled(self._handle(deliveries))
@@ -248,7 +249,7 @@ class Consumer:
                 return e.failed
             except Exception as e:  # noqa: BLE001 -- Redis may be down: keep the batch, try again
                 self._log_failure(e)
-                pause = await _back_off(pause)
+                await pauses.sleep()
                 self._report_turn(batch)
             else:
                 return frozenset()
@@ -269,7 +270,7 @@ class Consumer:
 
     async def _pull(self) -> None:
         if self._refused:
-            self._pause = await _back_off(self._pause)
+            await self._pauses.sleep()
             self._refused = False
         request = {
             "batch": PULL,
@@ -310,7 +311,7 @@ class Consumer:
         self._missing = status == _NO_RESPONDERS or "Deleted" in headers.get("Description", "")
         self._refused = status != _EXPIRED
         if not self._refused:
-            self._pause = FIRST_RETRY
+            self._pauses.reset()
         left = headers.get("Nats-Pending-Messages", "")
         # Other pulls may still be open; only the rest of this one will not come.
         rest = int(left) if left.isdigit() and not self._missing else self._outstanding
@@ -327,19 +328,12 @@ async def _uncancelled(step: Awaitable[None]) -> None:
         raise RuntimeError("the handler ended as cancelled") from e
 
 
-async def _back_off(pause: timedelta) -> timedelta:
-    """Sleep for the pause; return the next one."""
-    await asyncio.sleep(min(pause, RETRY_PAUSE).total_seconds())
-    return min(2 * pause, RETRY_PAUSE)
-
-
 def _again(one: Buffered) -> bytes:
     """Ask for a message again, later with every time that it came."""
     tokens = one.reply.split(".")
     times = int(tokens[4] if len(tokens) == _OLD_TOKENS else tokens[6])
-    first, last = (span.total_seconds() for span in _AGAIN_AFTER)
-    delay = min(first * 2 ** min(times - 1, 10), last)
-    return b'-NAK {"delay": %d}' % (delay * _NANOSECONDS)
+    delay = pause_of(times, *_AGAIN_AFTER)
+    return b'-NAK {"delay": %d}' % (delay.total_seconds() * _NANOSECONDS)
 
 
 def _read(msg: Msg) -> Delivery:

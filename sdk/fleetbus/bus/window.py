@@ -28,6 +28,7 @@ from fleetbus.bus.connection import Bus
 from fleetbus.bus.patches.header_encoding import to_block
 from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus.process.log_once import LogOnce
+from fleetbus.process.pauses import pause_of
 
 log = structlog.get_logger()
 
@@ -38,8 +39,8 @@ PATIENCE: Final = timedelta(seconds=60)
 """Half the stream's duplicate window (rule B4)."""
 _TICK: Final = 0.5
 _SHORTEST_TICK: Final = 0.01
-_FIRST_RETRY: Final = 0.05
-_LONGEST_RETRY: Final = 1.0
+_FIRST_RETRY: Final = timedelta(seconds=0.05)
+_LONGEST_RETRY: Final = timedelta(seconds=1)
 _LARGE: Final = 64 * 1024
 """A larger body is sent alone: a batch gains nothing, and its headers may make it too large."""
 _FEW: Final = 20
@@ -49,7 +50,7 @@ _OVERHEAD: Final = 512
 
 
 class _Pending:
-    __slots__ = ("body", "first", "headers", "retry_after", "sent", "settle", "size", "subject")
+    __slots__ = ("body", "first", "headers", "refusals", "sent", "settle", "size", "subject")
 
     def __init__(
         self, subject: str, body: bytes, headers: dict[str, str], settle: Settle, now: float
@@ -60,7 +61,7 @@ class _Pending:
         self.settle = settle
         self.size = len(body) + _OVERHEAD
         self.first = self.sent = now
-        self.retry_after = _FIRST_RETRY
+        self.refusals = 0
 
 
 class _Waiter(NamedTuple):
@@ -306,8 +307,9 @@ class Window:
             self._pace.note(self._loop.time(), entry.sent, len(self._pending), 1)
             return
         # No stream (yet), or no leader: retry soon, but not in a hot loop (rule B15).
-        entry.sent = self._loop.time() - self._deadline + entry.retry_after
-        entry.retry_after = min(2 * entry.retry_after, _LONGEST_RETRY)
+        entry.refusals += 1
+        pause = pause_of(entry.refusals, _FIRST_RETRY, _LONGEST_RETRY)
+        entry.sent = self._loop.time() - self._deadline + pause.total_seconds()
         self._overdue.set()
 
     def _on_batch_ack(self, token: str, answer: bytes) -> None:

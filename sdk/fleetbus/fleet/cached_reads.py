@@ -6,7 +6,6 @@ for (rule R5); the request's own object is never older than the change that woke
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -17,6 +16,7 @@ from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.kube.trees import read_tree
 from fleetbus.ownership import OWNER_UID_LABEL
+from fleetbus.process.pauses import Pauses
 from fleetbus.run.current import ObjectRef, Run, Version, Written, current_run
 from fleetbus.snapshot.reads.entries import Entry, KnownObject
 from fleetbus.snapshot.reads.query import ListQuery
@@ -153,7 +153,7 @@ class CachedReads:
         now = time.time()
         written_at = max(min(run.writes[ref].at, now) for ref in waiting)
         until = written_at + _WAIT.total_seconds()
-        pause = _FIRST_PAUSE
+        pauses = Pauses(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             waiting = await self._forget_shown(run, resource, waiting)
             # A clock that is set back must not make this longer either.
@@ -161,8 +161,7 @@ class CachedReads:
                 return waiting
             if not await self._is_synced(resource, waiting[0].namespace):
                 return ()  # no watch will deliver it: the read raises, or finds the object
-            await asyncio.sleep(pause.total_seconds())
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            await pauses.sleep()
 
     async def _forget_shown(
         self, run: Run, resource: Resource, refs: Sequence[ObjectRef]

@@ -26,6 +26,7 @@ from fleetbus.bus.durables import (
 )
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import BusError
+from fleetbus.process.pauses import Pauses
 
 log = structlog.get_logger()
 
@@ -66,7 +67,7 @@ class Binding:
     async def bind(self) -> str:
         """Register, wait until the projector has created the durable, and return its name."""
         is_registered = has_logged = False
-        pause = _FIRST_PAUSE
+        pauses = Pauses(_FIRST_PAUSE, PAUSE)
         while True:
             is_registered = is_registered or bool(await self._try("register", self._register()))
             if is_registered and (durable := await self._try("bind", self._bindable())):
@@ -74,8 +75,7 @@ class Binding:
             if not has_logged:
                 log.info("waiting_for_durable", controller=self._controller)
                 has_logged = True
-            await asyncio.sleep(pause.total_seconds())
-            pause = min(2 * pause, PAUSE)
+            await pauses.sleep()
 
     async def lost(self, durable: str) -> None:
         """Wait until the durable is not ours any more."""

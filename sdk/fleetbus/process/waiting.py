@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import structlog
 
 from fleetbus.process.log_once import LogOnce
+from fleetbus.process.pauses import pause_of
 
 if TYPE_CHECKING:
     from fleetbus.process.health import Health
@@ -24,7 +25,6 @@ log = structlog.get_logger()
 
 _FIRST_PAUSE: Final = timedelta(milliseconds=250)
 _LONGEST_PAUSE: Final = timedelta(seconds=5)
-_DOUBLINGS: Final = 10
 
 
 async def wait_until_usable(
@@ -63,5 +63,5 @@ async def wait_until_usable(
 
 async def pause_after(failures: int) -> None:
     """Sleep after so many failures in a row: from a quarter of a second up to 5 s, with jitter."""
-    pause = min(_FIRST_PAUSE * 2 ** min(failures - 1, _DOUBLINGS), _LONGEST_PAUSE)
+    pause = pause_of(failures, _FIRST_PAUSE, _LONGEST_PAUSE)
     await asyncio.sleep(pause.total_seconds() * random.uniform(0.5, 1))  # noqa: S311 -- no secret

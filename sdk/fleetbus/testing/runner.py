@@ -23,6 +23,7 @@ from fleetbus.intake.intake import Intake
 from fleetbus.intake.record import Record
 from fleetbus.intake.routing import Router
 from fleetbus.process.cancellation import cancel_and_wait
+from fleetbus.process.pauses import Pauses
 from fleetbus.reconcile import Outcome, Request
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.write import SnapshotWriter
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
 
 WITHIN: Final = timedelta(seconds=10)
 _ATTEMPTS: Final = 10
-_TURN: Final = 0.001
-_LONGEST_TURN: Final = 0.02
+_TURN: Final = timedelta(seconds=0.001)
+_LONGEST_TURN: Final = timedelta(seconds=0.02)
 _SHOWN: Final = 5
 
 
@@ -226,14 +227,13 @@ class ControllerRunner:
             NotIdle: the limit was reached, or a request keeps failing.
         """
         deadline = time.monotonic() + within.total_seconds()
-        pause = _TURN
+        pauses = Pauses(_TURN, _LONGEST_TURN)
         while True:
             self._check_alive()
             if await pull():
-                pause = _TURN
+                pauses.reset()
             elif await self._is_busy():
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_TURN)
+                await pauses.sleep()
             elif await pull():  # events of a run that ended between the two checks
                 continue
             elif not self._failing:
@@ -242,7 +242,7 @@ class ControllerRunner:
                 self._check_attempts()
                 if self._failing and not self._move_to_next(float("inf")):
                     return
-                pause = _TURN
+                pauses.reset()
             if time.monotonic() > deadline:
                 raise NotIdle(f"not idle after {within.total_seconds():g} s: {await self._left()}")
 

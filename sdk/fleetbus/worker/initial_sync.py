@@ -27,6 +27,7 @@ from fleetbus.intake.full_enqueue import FullEnqueue
 from fleetbus.intake.intake import Intake
 from fleetbus.intake.matching import Reason
 from fleetbus.process.log_once import LogOnce
+from fleetbus.process.pauses import Pauses
 from fleetbus.snapshot.offsets.checkpoint_store import claimed
 from fleetbus.worker.connections import Connections
 from fleetbus.worker.unsynced import UnsyncedResources
@@ -59,14 +60,13 @@ class PendingResyncs:
 
     def __init__(self) -> None:
         self._due: dict[str, float] = {}
-        self._delays: dict[str, float] = {}
+        self._pauses: dict[str, Pauses] = {}
 
     def add(self, cluster: str) -> None:
         """Enqueue a cluster again after a while."""
         if cluster not in self._due:
-            delay = self._delays.get(cluster, _FIRST_RESYNC.total_seconds())
-            self._delays[cluster] = min(2 * delay, _LONGEST_RESYNC.total_seconds())
-            self._due[cluster] = time.monotonic() + delay
+            pauses = self._pauses.setdefault(cluster, Pauses(_FIRST_RESYNC, _LONGEST_RESYNC))
+            self._due[cluster] = time.monotonic() + pauses.next().total_seconds()
 
     def take_due(self) -> list[str]:
         """The clusters to enqueue now; one that fails again is added again."""
@@ -79,12 +79,12 @@ class PendingResyncs:
     def done(self, cluster: str) -> None:
         """Start with the short delay the next time, unless it has failed again meanwhile."""
         if cluster not in self._due:
-            self._delays.pop(cluster, None)
+            self._pauses.pop(cluster, None)
 
     def drop(self, cluster: str) -> None:
         """Forget a cluster that left."""
         self._due.pop(cluster, None)
-        self._delays.pop(cluster, None)
+        self._pauses.pop(cluster, None)
 
 
 class InitialSync:

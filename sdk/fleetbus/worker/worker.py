@@ -27,6 +27,7 @@ from fleetbus.intake.record import Record
 from fleetbus.intake.recorded_queue import Ended, RecordedQueue
 from fleetbus.process import metrics
 from fleetbus.process.log_once import LogOnce
+from fleetbus.process.pauses import Pauses
 from fleetbus.reconcile import Outcome, Request
 from fleetbus.run.current import Run, running
 from fleetbus.worker import tracing
@@ -123,7 +124,7 @@ class Worker:
         self._finished: dict[_Key, Finished] = {}
         """Runs that have ended; until their tasks are over, a moment later."""
         self._is_stopping = False
-        self._pause, self._log_once = _FIRST_PAUSE, LogOnce()
+        self._pauses, self._log_once = Pauses(_FIRST_PAUSE, _LONGEST_PAUSE), LogOnce()
 
     # --- run --------------------------------------------------------------------------------------
 
@@ -197,10 +198,9 @@ class Worker:
         except QueueUnavailableError as e:
             if self._log_once.should_log(str(e)):
                 log.warning("queue_unavailable", controller=self._controller.name, error=str(e))
-            await asyncio.sleep(self._pause.total_seconds())
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            await self._pauses.sleep()
             return
-        self._pause = _FIRST_PAUSE
+        self._pauses.reset()
         self._log_once.reset()
         for lease in leases:
             if lease.deadline > time.monotonic() + self._heartbeat.margin:

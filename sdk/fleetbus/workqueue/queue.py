@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
 from fleetbus.errors import ConfigError
+from fleetbus.process.pauses import pause_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,13 +76,7 @@ class Backoff:
 
         For `MemoryQueue`; in Redis `lua/retry.lua` and `lua/reap.lua` compute the same.
         """
-        seconds = self.first.total_seconds()
-        bound = self.limit.total_seconds()
-        for _ in range(failures - 1):
-            if seconds >= bound:
-                break
-            seconds *= self.factor
-        return timedelta(seconds=min(seconds, bound))
+        return pause_of(failures, self.first, self.limit, factor=self.factor)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from fleetbus.archive.store import ArchiveStore
 from fleetbus.bus.connection import Bus
 from fleetbus.errors import ArchiveError, BusError
 from fleetbus.process.log_once import LogOnce
+from fleetbus.process.pauses import Pauses
 from fleetbus_archiver import metrics
 from fleetbus_archiver.collecting import MOST_EVENTS, Collector, Round, StreamRolledBack
 from fleetbus_archiver.position import Position, read_position
@@ -82,7 +83,7 @@ class Archiver:
 
     async def run(self) -> None:
         """Archive until cancelled."""
-        pause = _FIRST_RETRY
+        pauses = Pauses(_FIRST_RETRY, _LAST_RETRY)
         while True:
             self._beat()
             try:
@@ -90,10 +91,10 @@ class Archiver:
             except (BusError, ArchiveError) as e:
                 self._note("store" if isinstance(e, ArchiveError) else "read", e)
                 await self._measure_again()
-                await asyncio.sleep(pause.total_seconds())
-                pause = min(2 * pause, _LAST_RETRY)
+                await pauses.sleep()
                 continue
-            self._trouble, pause = "", _FIRST_RETRY
+            self._trouble = ""
+            pauses.reset()
             if not is_behind:
                 await asyncio.sleep(_POLL.total_seconds())
 
@@ -205,7 +206,7 @@ class Archiver:
 
     async def _put(self, path: str, data: bytes) -> None:
         """Store a chunk, however long that takes: its messages wait without an acknowledgement."""
-        pause = _FIRST_RETRY
+        pauses = Pauses(_FIRST_RETRY, _LAST_RETRY)
         while True:
             self._beat()
             try:
@@ -213,8 +214,7 @@ class Archiver:
             except ArchiveError as e:
                 self._note("store", e)
                 await self._measure_again()
-                await asyncio.sleep(pause.total_seconds())
-                pause = min(2 * pause, _LAST_RETRY)
+                await pauses.sleep()
             else:
                 self._trouble = ""
                 return

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from fleetbus.errors import FleetbusError, KubeError
+from fleetbus.process.pauses import Pauses
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +42,14 @@ class ApiBackoff:
         self._policy = policy or BackoffPolicy()
         self._now = now
         self._jitter = jitter
-        self._next = self._policy.first.total_seconds()
+        self._pauses = Pauses(self._policy.first, self._policy.cap)
         self._failed_until = float("-inf")
 
     def delay(self, error: BaseException | None = None) -> timedelta:
         """The time to wait after this failure, at least its `Retry-After`."""
         if self._now() - self._failed_until > self._policy.reset_after.total_seconds():
-            self._next = self._policy.first.total_seconds()
-        base = self._next
-        self._next = min(2 * base, self._policy.cap.total_seconds())
-        seconds = base * (1 + self._jitter())
+            self._pauses.reset()
+        seconds = self._pauses.next().total_seconds() * (1 + self._jitter())
         if isinstance(error, KubeError):
             seconds = max(seconds, error.retry_after.total_seconds())
         self._failed_until = self._now() + seconds

@@ -14,13 +14,14 @@ from datetime import timedelta
 from typing import Any, Final, TypeAlias, cast
 
 from fleetbus.process.cancellation import cancel_and_wait
+from fleetbus.process.pauses import Pauses
 from fleetbus_distributor.render.template import Object, reference
 from fleetbus_distributor.targets.target import Target
 
 SERVED_WITHIN: Final = timedelta(seconds=3)
 """Of one round; a cluster with several API servers needs about 5 s."""
-_FIRST_PAUSE: Final = 0.05
-_LONGEST_PAUSE: Final = 0.5
+_FIRST_PAUSE: Final = timedelta(seconds=0.05)
+_LONGEST_PAUSE: Final = timedelta(seconds=0.5)
 Type: TypeAlias = tuple[str, str]
 """Like `example.org/v1`, `Database`."""
 
@@ -87,14 +88,13 @@ async def in_order_of_service(
 async def _wait_for(target: Target, kind: Type, within: timedelta) -> None:
     """Wait until a type is served, or for so long."""
     until = time.monotonic() + within.total_seconds()
-    pause = _FIRST_PAUSE
+    pauses = Pauses(_FIRST_PAUSE, _LONGEST_PAUSE)
     is_first = True
     while not await _is_served(target, kind, anew=not is_first):
         if time.monotonic() >= until:
             return
         is_first = False
-        await asyncio.sleep(pause)
-        pause = min(_LONGEST_PAUSE, pause * 2)
+        await pauses.sleep()
 
 
 async def _is_served(target: Target, kind: Type, *, anew: bool) -> bool:
