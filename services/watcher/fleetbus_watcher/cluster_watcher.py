@@ -18,13 +18,15 @@ from typing import Final, Literal, NoReturn, TypeAlias
 import structlog
 from nats.aio.msg import Msg
 
-from fleetbus.bus.connection import Bus, subscribed
+from fleetbus.bus.connection import Bus, NoAnswer, NoStream, subscribed
 from fleetbus.errors import BusError, ConfigError, KubeError
+from fleetbus.process.pauses import Pauses
 from fleetbus.watchers.cluster_consent import clear_refusal
 from fleetbus.watchers.message_key import message_key
 from fleetbus_proto.events import Incarnation
+from fleetbus_proto.keys import KV_BUCKET, kv_incarnation
 from fleetbus_proto.resources import Resource
-from fleetbus_proto.subjects import CONTROL_GRANTS, control_subject
+from fleetbus_proto.subjects import CONTROL_GRANTS, STREAM, control_subject, status_subject
 from fleetbus_watcher import metrics
 from fleetbus_watcher.audit.auditor import Auditor
 from fleetbus_watcher.errgroup import run_group
@@ -43,7 +45,6 @@ from fleetbus_watcher.incarnation import (
     is_dropped,
     read_incarnation,
 )
-from fleetbus_watcher.publish.bus_ready import missing
 from fleetbus_watcher.publish.checkpoint import Checkpoint
 from fleetbus_watcher.reachability import ReachabilityBackoff
 from fleetbus_watcher.resources.effective_spec import EffectiveSpec
@@ -58,6 +59,8 @@ _CRD_SETTLES: Final = timedelta(seconds=0.5)
 """A new type is served a moment after its CRD was written."""
 _RESYNC_INTERVAL: Final = timedelta(seconds=60)
 """A wake-up may be lost; the request is kept."""
+_FIRST_BUS_PAUSE: Final = timedelta(seconds=0.05)
+_LONGEST_BUS_PAUSE: Final = timedelta(seconds=5)
 _NOT_READY: Final = ("Starting", "BusDown")
 
 
@@ -157,12 +160,15 @@ class ClusterWatcher:
         Raises:
             BusError: the record could not be read.
         """
-        ours = self.incarnation
-        if ours is UNKNOWN:
+        incarnation = self.incarnation
+        if incarnation is UNKNOWN:
             return
         # A record that is gone, or went back, was lost with its store: a new one is claimed.
         # Unless the next life has claimed one meanwhile: then the record is that.
-        if await has_moved(self._kv, self._settings.cluster, ours) and self.incarnation == ours:
+        if (
+            await has_moved(self._kv, self._settings.cluster, incarnation)
+            and self.incarnation == incarnation
+        ):
             self._moved.set()
 
     @property
@@ -336,9 +342,22 @@ class ClusterWatcher:
         )
 
     async def _wait_for_bus(self) -> None:
-        settings = self._settings
-        async for problem in missing(self._bus, self._kv, settings.cluster, settings.replica):
-            self._set_trouble("BusDown", problem)
+        """Wait for the stream and the bucket, which their owner creates (rules B12, B15).
+
+        Only what a watcher has the rights to read is requested (S3).
+        """
+        cluster, replica = self._settings.cluster, self._settings.replica
+        record = f"$JS.API.DIRECT.GET.{STREAM}.{status_subject(cluster, replica)}"
+        pauses = Pauses(_FIRST_BUS_PAUSE, _LONGEST_BUS_PAUSE)
+        while True:
+            try:
+                await self._bus.request(record)
+                await self._kv.get(kv_incarnation(cluster))
+            except (NoStream, NoAnswer) as e:
+                self._set_trouble("BusDown", f"waiting for {STREAM} and {KV_BUCKET}: {e}")
+                await pauses.sleep()
+            else:
+                return
 
     # --- what is watched ----------------------------------------------------------------------
 

@@ -67,26 +67,26 @@ class HistoryCheck:
                 return
 
 
-def check_list_version(known: str, found: str, abandoned: type[WatcherError]) -> None:
+def check_list_version(highest: str, version: str, abandoned: type[WatcherError]) -> None:
     """Compare the version of a list with the highest known one.
 
     Raises:
         ClusterRestored: it is lower.
         WatcherError: of the given type: it is not a number, so consumers could not order events.
     """
-    if not is_comparable(found):
-        raise abandoned(f"resourceVersion {found!r} is not a decimal number")
-    check_not_restored(known, found)
+    if not is_comparable(version):
+        raise abandoned(f"resourceVersion {version!r} is not a decimal number")
+    check_not_restored(highest, version)
 
 
-def check_not_restored(known: str, found: str) -> None:
+def check_not_restored(before: str, now: str) -> None:
     """Compare a version that the server has returned before with its present one.
 
     Raises:
         ClusterRestored: the present one is lower.
     """
-    if is_comparable(found) and is_newer(known, found):
+    if is_comparable(now) and is_newer(before, now):
         raise ClusterRestored(
-            f"the API server is at resourceVersion {found}, and was at {known}:"
+            f"the API server is at resourceVersion {now}, and was at {before}:"
             " its etcd was restored from a backup"
         )

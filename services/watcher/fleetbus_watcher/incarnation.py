@@ -38,7 +38,7 @@ async def read_incarnation(kv: KeyValue, cluster: str) -> Incarnation | None:
     return record if record is not None and is_plausible(record.number) else None
 
 
-async def has_moved(kv: KeyValue, cluster: str, ours: Incarnation) -> bool:
+async def has_moved(kv: KeyValue, cluster: str, incarnation: Incarnation) -> bool:
     """Whether another number than ours is current: a replica claimed it, or ours was lost.
 
     Raises:
@@ -47,17 +47,17 @@ async def has_moved(kv: KeyValue, cluster: str, ours: Incarnation) -> bool:
     record = _parse(await kv.get(kv_incarnation(cluster)))
     if record is not None and not is_plausible(record.number):
         return False  # every consumer refuses a watcher that uses that number
-    return record != ours
+    return record != incarnation
 
 
-async def claim_incarnation(kv: KeyValue, cluster: str, uid: str, seen: int) -> Incarnation:
+async def claim_incarnation(kv: KeyValue, cluster: str, uid: str, highest: int) -> Incarnation:
     """Return the record of a cluster; claims a new one if the present one cannot be used.
 
     Args:
         kv: the bucket.
         cluster: the cluster's name.
         uid: the UID of kube-system that its API server has now.
-        seen: the highest number that the projector has seen; a lower one would be dropped (P2).
+        highest: the highest number that the projector has seen; a lower one would be dropped (P2).
 
     Raises:
         ClusterReplaced: the record names another UID, and no operator consented to this one.
@@ -67,7 +67,7 @@ async def claim_incarnation(kv: KeyValue, cluster: str, uid: str, seen: int) -> 
         entry = await kv.get(kv_incarnation(cluster))
         record = _parse(entry)
         last = record.number if record is not None and is_plausible(record.number) else 0
-        if record is not None and record.uid == uid and last and last >= seen:
+        if record is not None and record.uid == uid and last and last >= highest:
             return record
         other = record.uid if record is not None and record.uid != uid else None
         if other is not None and not await has_consent(kv, cluster, uid, replaces=other):
@@ -76,7 +76,7 @@ async def claim_incarnation(kv: KeyValue, cluster: str, uid: str, seen: int) -> 
                 f"kube-system has UID {uid}, but {cluster!r} was {other}: another cluster"
                 f" answers; to consent: fleetbus clusters accept {cluster} --uid {uid}"
             )
-        claimed = Incarnation(max(now_ms(), last + 1, seen + 1), uid)
+        claimed = Incarnation(max(now_ms(), last + 1, highest + 1), uid)
         value = msgspec.json.encode(claimed)
         if await compare_and_set(kv, kv_incarnation(cluster), value, entry):
             log.info("incarnation_claimed", cluster=cluster, number=claimed.number, uid=uid)
@@ -126,13 +126,13 @@ def is_dropped(number: int, request: ResyncRequest) -> bool:
     return request.incarnation > number or request.refuses(number, now_ms())
 
 
-async def compare_and_set(kv: KeyValue, key: str, value: bytes, found: Entry | None) -> bool:
+async def compare_and_set(kv: KeyValue, key: str, value: bytes, entry: Entry | None) -> bool:
     """Write a key if it is still as it was found; False if another writer was first.
 
     Raises:
         BusError: it may not have been written.
     """
-    return await kv.update(key, value, found.revision if found is not None else 0) is not None
+    return await kv.update(key, value, entry.revision if entry is not None else 0) is not None
 
 
 def _last_epoch(entry: Entry | None) -> int:

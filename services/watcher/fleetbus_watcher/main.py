@@ -17,6 +17,7 @@ from typing import Final, NoReturn
 import structlog
 
 from fleetbus.bus.connection import Bus, connected
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.bus.window import Window, open_window
 from fleetbus.clusters.providers.build import build_clusters, wait_for_hub
 from fleetbus.clusters.registry import Clusters
@@ -28,13 +29,21 @@ from fleetbus.process.lifecycle import run_service, run_until_stopped
 from fleetbus.process.logs import set_up_logs
 from fleetbus.process.settings import SharedSettings, load_settings, tell_unknown_settings
 from fleetbus_watcher import metrics
-from fleetbus_watcher.build import build_cluster
+from fleetbus_watcher.cluster_identity import ClusterIdentity
 from fleetbus_watcher.cluster_watcher import ClusterWatcher
 from fleetbus_watcher.errgroup import run_group
-from fleetbus_watcher.follow.list_limits import ProcessLists
+from fleetbus_watcher.follow.context import UNKNOWN, ClusterContext
+from fleetbus_watcher.follow.grant_client import GrantClient
+from fleetbus_watcher.follow.list_limits import ClusterLists, ProcessLists
 from fleetbus_watcher.heartbeats import Heartbeats
 from fleetbus_watcher.pool.cluster_runner import ClusterRunner, ProcessContext
 from fleetbus_watcher.pool.member import PoolMember
+from fleetbus_watcher.publish.checkpoint import Checkpoints
+from fleetbus_watcher.publish.loss_detector import LossDetector
+from fleetbus_watcher.publish.publisher import Publisher
+from fleetbus_watcher.publish.replica_name import ReplicaName
+from fleetbus_watcher.reachability import Reachability
+from fleetbus_watcher.resources.effective_spec import EffectiveSpec
 from fleetbus_watcher.settings import PoolSettings, WatcherSettings
 
 log = structlog.get_logger()
@@ -76,7 +85,7 @@ async def run(
         open_window(bus) as window,
     ):
         lists = ProcessLists(settings.lists_at_once)
-        watcher, heartbeats = build_cluster(settings, client, bus=bus, window=window, lists=lists)
+        watcher, heartbeats = _build_cluster(settings, client, bus=bus, window=window, lists=lists)
         health.ready_when("sync", watcher.unsettled)
         health.ready_when("access", partial(_refused, watcher))
         started()
@@ -114,7 +123,7 @@ async def run_pool(settings: WatcherSettings, pool: PoolSettings, shared: Shared
         open_window(bus) as window,
     ):
         lists = ProcessLists(pool.lists_at_once)
-        build = partial(build_cluster, bus=bus, window=window, lists=lists)
+        build = partial(_build_cluster, bus=bus, window=window, lists=lists)
         slots = asyncio.Semaphore(_STARTS_AT_ONCE)
         context = ProcessContext(settings=settings, bus=bus, build=build, start_slots=slots)
         member = PoolMember(
@@ -149,6 +158,41 @@ def _check_pool(settings: WatcherSettings, shared: SharedSettings) -> None:
         )
     if not shared.providers and not shared.hub_cluster:
         raise ConfigError("setting FLEETBUS_PROVIDERS: it is needed with --pool")
+
+
+def _build_cluster(
+    settings: WatcherSettings, client: KubeClient, *, bus: Bus, window: Window, lists: ProcessLists
+) -> tuple[ClusterWatcher, Heartbeats]:
+    """Build the watcher of one cluster, and the heartbeats that report it.
+
+    Bus, window and list slots are those of the process.
+    """
+    cluster = settings.cluster
+    replica = ReplicaName(settings.replica, cluster)
+    kv, changed = KeyValue(bus), asyncio.Event()
+    publisher = Publisher(bus=bus, window=window)
+    reachability = Reachability(client, cluster, changed)
+    detector = LossDetector(bus=bus, publisher=publisher, cluster=cluster, replica=replica)
+    context = ClusterContext(
+        settings=settings,
+        client=client,
+        kv=kv,
+        publisher=publisher,
+        replica=replica,
+        loss_detector=detector,
+        checkpoints=Checkpoints(kv, cluster, detector.check, settings.transform_version),
+        lists=ClusterLists(settings.lists_at_once, lists),
+        grants=GrantClient(
+            kv=kv, cluster=cluster, replica=replica, patience=settings.grant_patience
+        ),
+        reachability=reachability,
+        identity=ClusterIdentity(client, reachability),
+        changed=changed,
+        types_changed=asyncio.Event(),
+        incarnation=UNKNOWN,
+    )
+    watcher = ClusterWatcher(context, EffectiveSpec(kv, settings), bus)
+    return watcher, Heartbeats(watcher=watcher, context=context)
 
 
 async def _report_liveness(health: Health, cluster: str, window: Window) -> NoReturn:
@@ -229,9 +273,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         " option overrides it. FLEETBUS_NATS_URL is the address of NATS (nats://127.0.0.1:4222);"
         " --pool also needs FLEETBUS_PROVIDERS and, outside of the hub, FLEETBUS_HUB_KUBECONFIG.",
     )
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--cluster", help="name of the cluster in the fleet; needed without --pool")
-    which.add_argument(
+    scope = parser.add_mutually_exclusive_group()
+    scope.add_argument("--cluster", help="name of the cluster in the fleet; needed without --pool")
+    scope.add_argument(
         "--pool", action="store_true", help="share the clusters of FLEETBUS_PROVIDERS with others"
     )
     parser.add_argument("--kubeconfig", type=pathlib.Path, help="default: the service account")
@@ -241,12 +285,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 async def _main(argv: Sequence[str] | None) -> None:
-    given = vars(_arguments(argv))
-    is_pool = given.pop("pool")
+    options = vars(_arguments(argv))
+    is_pool = options.pop("pool")
     if is_pool:
-        given["cluster"] = ANY_CLUSTER
+        options["cluster"] = ANY_CLUSTER
     shared = load_settings(SharedSettings)
-    settings = load_settings(WatcherSettings, **given)
+    settings = load_settings(WatcherSettings, **options)
     pool = load_settings(PoolSettings)
     set_up_logs(shared.log_format, shared.log_level)
     # A misspelt setting that redacts something would leave it visible.

@@ -131,7 +131,7 @@ class GrantMetrics:
     """The series of one cluster's grants."""
 
     waiting: Gauge
-    held: Gauge
+    running: Gauge
     unanswered: Counter
 
 

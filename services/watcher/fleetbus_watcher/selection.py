@@ -101,13 +101,13 @@ def scope_hash(target: WatchTarget) -> str:
 
 
 def _all_of(served: Iterable[ApiResource], deny: frozenset[str]) -> list[ApiResource]:
-    found: dict[str, ApiResource] = {}
+    apis: dict[str, ApiResource] = {}
     for api in served:
         key = api.resource.key
         is_denied = key in deny or api.resource.group in _NEVER_GROUPS
-        if api.is_watchable and not is_denied and (api.preferred or key not in found):
-            found[key] = api
-    return list(found.values())
+        if api.is_watchable and not is_denied and (api.preferred or key not in apis):
+            apis[key] = api
+    return list(apis.values())
 
 
 async def _add_named(
@@ -125,8 +125,8 @@ async def _add_named(
         _add(selected, [api], selection)
 
 
-def _add(selected: SelectionResult, found: Iterable[ApiResource], selection: Selection) -> None:
-    for api in found:
+def _add(selected: SelectionResult, apis: Iterable[ApiResource], selection: Selection) -> None:
+    for api in apis:
         namespaces = selection.namespaces if api.namespaced else ()
         fields = selection.field_selector
         fields = without_releases(fields) if api.resource.key == SECRETS else fields

@@ -69,7 +69,8 @@ async def test_w7_nothing_is_claimed_and_nothing_listed_before_the_projector_say
 
 
 async def test_w7_a_grant_is_noticed_at_once(rig: Rig, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(grant_client, "_FIRST_POLL", timedelta(minutes=1))  # it does not poll
+    for poll in ("_FIRST_POLL", "_LAST_POLL"):  # it does not poll
+        monkeypatch.setattr(grant_client, poll, timedelta(minutes=1))
     asker = asker_of(rig)
     rig.start(**LONG)
     await eventually(asker.is_there)

@@ -227,7 +227,7 @@ def _let_crash(monkeypatch: pytest.MonkeyPatch, cluster: str) -> Callable[[], in
                 raise ZeroDivisionError
             await super().run()
 
-    monkeypatch.setattr("fleetbus_watcher.build.ClusterWatcher", Buggy)
+    monkeypatch.setattr("fleetbus_watcher.main.ClusterWatcher", Buggy)
     return lambda: len(struck)
 
 
@@ -272,7 +272,7 @@ async def test_w21_w22_a_member_stops_although_its_final_heartbeat_fails(
                 raise ZeroDivisionError
             await super().check_incarnation()
 
-    monkeypatch.setattr("fleetbus_watcher.build.ClusterWatcher", Buggy)
+    monkeypatch.setattr("fleetbus_watcher.main.ClusterWatcher", Buggy)
     rig.start("r-0")
     await rig.shared("r-0")
     await eventually(rig.have_checkpoints)

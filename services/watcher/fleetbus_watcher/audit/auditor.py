@@ -136,11 +136,11 @@ class Auditor:
         async with context.lists:  # W19: it counts as one of the lists that may run
             await context.identity.check()
             # Read before the list is requested: it moves on while the answer is on its way.
-            known = _mark_of(watcher)
+            mark = _mark_of(watcher)
             async with aclosing(self._list(schedule)) as pages:
                 async for page in pages:
                     await schedule.renew()
-                    rank = rank or _rank_of(page, audit_id, known)
+                    rank = rank or _rank_of(page, audit_id, mark)
                     objects += len(page.items)
                     await self._publish(
                         watcher, rank, paginator.add(map(read_identity, page.items))
@@ -189,7 +189,7 @@ def _mark_of(watcher: ResourceWatcher) -> str:
     return checkpoint.resource_version
 
 
-def _rank_of(page: ListPage, audit_id: int, known: str) -> Rank:
+def _rank_of(page: ListPage, audit_id: int, highest: str) -> Rank:
     version = page.resource_version
-    check_list_version(known, version, AuditAbandoned)
+    check_list_version(highest, version, AuditAbandoned)
     return Rank(version, audit_id)

@@ -58,12 +58,12 @@ def read_identity(item: msgspec.Raw) -> Item:
     """
     try:
         try:
-            found = _decoder.decode(item).metadata
+            metadata = _decoder.decode(item).metadata
         except RecursionError:
-            found = msgspec.convert(_fields(read_deep_metadata(bytes(item))), _Metadata)
+            metadata = msgspec.convert(_fields(read_deep_metadata(bytes(item))), _Metadata)
     except (*DECODE_ERRORS, KeyError) as e:
         raise AuditAbandoned(f"an item of the list: {e}") from e
-    return (found.namespace, found.name, found.uid, found.resource_version)
+    return (metadata.namespace, metadata.name, metadata.uid, metadata.resource_version)
 
 
 def _fields(metadata: dict[str, msgspec.Raw]) -> dict[str, str]:

@@ -21,6 +21,7 @@ import structlog
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import BusError
 from fleetbus.process.clock import now_ms
+from fleetbus.process.pauses import Pauses
 from fleetbus.watchers.grant_requests import (
     NOT_READ,
     GrantAnswer,
@@ -124,33 +125,33 @@ class _StoredRequest:
         self._kv = kv
         self._key = key
         self._request = request
-        self._held = NOT_READ
+        self._stored = NOT_READ
         self._is_known = is_known
 
     async def write(self) -> None:
         """Write the request, replacing an older one of ours."""
         if self._is_known:  # else to create the key is faster
-            self._held = await read_grant_requests(self._kv, self._key)
+            self._stored = await read_grant_requests(self._kv, self._key)
         self._is_known = True
         await self._change(lambda requests: (*self._others(requests), self._request))
 
     async def read(self) -> GrantRequest | None:
         """Read the request with its answer; None if it is gone."""
-        self._held = await read_grant_requests(self._kv, self._key)
-        return self._held.find(self._request)
+        self._stored = await read_grant_requests(self._kv, self._key)
+        return self._stored.find(self._request)
 
     async def begin(self, epoch: int, *, is_granted: bool) -> bool:
         """Record that the epoch runs; False if the request is gone, and with it the grant."""
 
         def change(requests: GrantRequests) -> GrantRequests:
-            ours = next((found for found in requests if found.is_same(self._request)), None)
-            if ours is None and is_granted:
+            stored = next((r for r in requests if r.is_same(self._request)), None)
+            if stored is None and is_granted:
                 return requests
-            begun = msgspec.structs.replace(ours or self._request, epoch=epoch)
+            begun = msgspec.structs.replace(stored or self._request, epoch=epoch)
             return (*self._others(requests), begun)
 
         await self._change(change)
-        return self._held.find(self._request) is not None
+        return self._stored.find(self._request) is not None
 
     @property
     def begun_before(self) -> GrantRequest | None:
@@ -158,11 +159,11 @@ class _StoredRequest:
 
         Whoever begins moves its request to the end, by compare-and-set: one of two is always first.
         """
-        for found in self._held.requests:
-            if found.is_same(self._request):
+        for request in self._stored.requests:
+            if request.is_same(self._request):
                 return None
-            if found.scope == self._request.scope and found.epoch:
-                return found
+            if request.scope == self._request.scope and request.epoch:
+                return request
         return None
 
     async def remove(self) -> None:
@@ -174,11 +175,11 @@ class _StoredRequest:
                 )
 
     async def _change(self, change: Callable[[GrantRequests], GrantRequests]) -> None:
-        self._held = await change_grant_requests(self._kv, self._key, change, self._held)
+        self._stored = await change_grant_requests(self._kv, self._key, change, self._stored)
 
     def _others(self, requests: GrantRequests) -> GrantRequests:
-        ours = (self._request.replica, self._request.scope)
-        return tuple(found for found in requests if (found.replica, found.scope) != ours)
+        key = (self._request.replica, self._request.scope)
+        return tuple(request for request in requests if (request.replica, request.scope) != key)
 
 
 class GrantClient:
@@ -240,7 +241,7 @@ class GrantClient:
         self._count_open()
         try:
             grant = await self._wait_for_grant(request, waits)
-            with self._metrics.held.track_inprogress():
+            with self._metrics.running.track_inprogress():
                 yield grant
         finally:
             self._close(is_ungranted=grant is not None and not grant.is_granted)
@@ -294,13 +295,13 @@ class GrantClient:
 
     async def _read_granted(self, request: _StoredRequest, wait: _Wait) -> GrantAnswer | None:
         """Read the answer; None if it is not granted yet."""
-        found = await request.read()
-        if found is None:
+        stored = await request.read()
+        if stored is None:
             await request.write()  # the bucket was lost, or we were thought to be dead
-        elif found.answer is not None and found.answer != wait.answer:
-            wait.receive(found.answer)
+        elif stored.answer is not None and stored.answer != wait.answer:
+            wait.receive(stored.answer)
             self._is_silent = False
-            return found.answer if found.answer.granted else None
+            return stored.answer if stored.answer.granted else None
         return None
 
     def _may_run_ungranted(self, wait: _Wait) -> bool:
@@ -317,7 +318,7 @@ class _Wait:
         self._patience = patience
         self._waits: Callable[[], None] | None = waits
         self._started = self._quiet_since = time.monotonic()
-        self._poll = _FIRST_POLL.total_seconds()
+        self._polls = Pauses(_FIRST_POLL, _LAST_POLL)
         self.answer: GrantAnswer | None = None
 
     @property
@@ -341,8 +342,8 @@ class _Wait:
             self._waits()
             self._waits = None
         left = self._quiet_since + self._patience - time.monotonic()
-        within = min(self._poll, left) if left > 0 else self._poll
-        self._poll = min(2 * self._poll, _LAST_POLL.total_seconds())
+        poll = self._polls.next().total_seconds()
+        within = min(poll, left) if left > 0 else poll
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await woken.wait()

@@ -36,25 +36,25 @@ class ClusterLists:
     """
 
     def __init__(self, at_once: int, process: ProcessLists) -> None:
-        self._own = asyncio.Semaphore(at_once)
+        self._slots = asyncio.Semaphore(at_once)
         self._process = process
         self._is_failing = False
         # The process slot that each task of the cluster holds.
-        self._held: dict[asyncio.Task[object] | None, asyncio.Semaphore] = {}
+        self._taken: dict[asyncio.Task[object] | None, asyncio.Semaphore] = {}
 
     async def __aenter__(self) -> None:
-        await self._own.acquire()
+        await self._slots.acquire()
         slots = self._process.failing if self._is_failing else self._process.healthy
         try:
             await slots.acquire()
         except asyncio.CancelledError:
-            self._own.release()
+            self._slots.release()
             raise
-        self._held[asyncio.current_task()] = slots
+        self._taken[asyncio.current_task()] = slots
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._held.pop(asyncio.current_task()).release()
-        self._own.release()
+        self._taken.pop(asyncio.current_task()).release()
+        self._slots.release()
         if kind is None or issubclass(kind, KubeError):
             self._is_failing = kind is not None
 

@@ -181,10 +181,10 @@ class Progress:
             self._stable.cancel()
             self._stable = None
 
-    def _set_open(self, found: set[object]) -> None:
-        if bool(found) != bool(self._open):
+    def _set_open(self, watches: set[object]) -> None:
+        if bool(watches) != bool(self._open):
             self._changed.set()
-        self._open = found
+        self._open = watches
 
     def _set(
         self, state: State, failure: tuple[str, str] | None, loss: tuple[str, str] | None

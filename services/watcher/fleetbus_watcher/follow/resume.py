@@ -14,6 +14,7 @@ from typing import Final
 
 import structlog
 
+from fleetbus.process.pauses import Pauses
 from fleetbus.watchers.grant_requests import GrantRequest, read_grant_requests
 from fleetbus_proto.events import Rank
 from fleetbus_proto.keys import kv_grant
@@ -98,10 +99,9 @@ class Resumption:
         Raises:
             EventsLost, BusError: as `find`.
         """
-        pause = _FIRST_POLL
+        pauses = Pauses(_FIRST_POLL, last_poll)
         while (position := await self.find()) is None or not suffices(position.rank):
-            await asyncio.sleep(pause.total_seconds())
-            pause = min(2 * pause, last_poll)
+            await pauses.sleep()
         return True
 
     def is_worth_waiting(self, peer: GrantRequest, suffices: Callable[[Rank], bool]) -> bool:

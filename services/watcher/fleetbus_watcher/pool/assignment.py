@@ -42,12 +42,12 @@ def assign(clusters: Iterable[str], members: Iterable[str]) -> dict[str, str]:
         return {}
     free = dict.fromkeys(free, capacity(len(names), len(free)))
     pairs = [(weigh(cluster, member), cluster, member) for cluster in names for member in free]
-    found: dict[str, str] = {}
+    assignment: dict[str, str] = {}
     for _, cluster, member in sorted(pairs, reverse=True):
-        if cluster not in found and free[member]:
-            found[cluster] = member
+        if cluster not in assignment and free[member]:
+            assignment[cluster] = member
             free[member] -= 1
-    return found
+    return assignment
 
 
 class Step(Enum):

@@ -226,10 +226,10 @@ class PoolMember:
     def _on_member(self, key: str, value: bytes) -> None:
         """Wake up if a member joins, or wants to leave; not for each renewal."""
         member = key.removeprefix(f"{KV_POOL_MEMBERS}.")
-        known, new = self._members.record_of(member), decode_member(value)
+        record, new = self._members.record_of(member), decode_member(value)
         if new is None or member == self._me:
             return
-        if known is None or known.state != new.state:
+        if record is None or record.state != new.state:
             self._woken.set()
 
     # --- read ---------------------------------------------------------------------------------
@@ -442,9 +442,9 @@ class PoolMember:
         await asyncio.gather(*self._closing.values())
 
 
-def _is_same(one: ClusterInfo, other: ClusterInfo) -> bool:
+def _is_same(before: ClusterInfo, now: ClusterInfo) -> bool:
     """Whether both are reached in the same way: labels make no difference to the work.
 
     What to watch, and whether to, comes from the watch spec, for all watchers alike.
     """
-    return (one.config, one.problem, one.hub) == (other.config, other.problem, other.hub)
+    return (before.config, before.problem, before.hub) == (now.config, now.problem, now.hub)

@@ -83,19 +83,19 @@ class PoolStore:
 
     async def members(self) -> dict[str, tuple[MemberRecord, int]]:
         """Read the record of each member, with its revision."""
-        found = await scan_keys(self._bus, KV_POOL_MEMBERS)
+        entries = await scan_keys(self._bus, KV_POOL_MEMBERS)
         return {
             name: (record, entry.revision)
-            for name, entry in _below(KV_POOL_MEMBERS, found)
+            for name, entry in _below(KV_POOL_MEMBERS, entries)
             if (record := decode_member(entry.value)) is not None
         }
 
     async def leases(self) -> dict[str, StoredLease]:
         """Read the lease of each cluster that has one."""
-        found = await self._scan_leases()
+        entries = await self._scan_leases()
         return {
             cluster: StoredLease(lease.member if lease is not None else "", entry.revision)
-            for cluster, entry in _below(KV_POOL_LEASES, found)
+            for cluster, entry in _below(KV_POOL_LEASES, entries)
             for lease in [_decode(_lease_decoder, entry.value)]
         }
 
@@ -106,10 +106,10 @@ class PoolStore:
         another member's, and we would stop the work for its cluster.
         """
         while True:
-            found = await scan_keys(self._bus, KV_POOL_LEASES)
-            revisions = {key: entry.revision for key, entry in found.items()}
+            entries = await scan_keys(self._bus, KV_POOL_LEASES)
+            revisions = {key: entry.revision for key, entry in entries.items()}
             if not self._kv.seen.is_any_outdated(KV_POOL_LEASES, revisions):
-                return found
+                return entries
             await asyncio.sleep(POLL.total_seconds())
 
     async def take(
@@ -139,7 +139,7 @@ class MemberTracker:
     def __init__(self, *, lease: float, interval: float) -> None:
         self._lease = lease
         self._most = 2 * interval
-        self._seen: dict[str, _Seen] = {}
+        self._sightings: dict[str, _Sighting] = {}
         self._updated_at: float | None = None
 
     def update(self, members: Mapping[str, tuple[MemberRecord, int]], now: float) -> None:
@@ -147,39 +147,43 @@ class MemberTracker:
         passed = 0.0 if self._updated_at is None else min(now - self._updated_at, self._most)
         self._updated_at = now
         for name, (record, revision) in members.items():
-            seen = self._seen.get(name)
-            if seen is None or seen.revision != revision:
-                self._seen[name] = _Seen(record, revision)
+            sighting = self._sightings.get(name)
+            if sighting is None or sighting.revision != revision:
+                self._sightings[name] = _Sighting(record, revision)
             else:
-                seen.silent += passed
-        for name in self._seen.keys() - members.keys():
+                sighting.silent += passed
+        for name in self._sightings.keys() - members.keys():
             # Not gone at once: the bucket may have been lost, and all members write again.
-            self._seen[name].silent += passed
-        for name in [n for n in self._seen if n not in members and not self.is_alive(n)]:
-            del self._seen[name]
+            self._sightings[name].silent += passed
+        for name in [n for n in self._sightings if n not in members and not self.is_alive(n)]:
+            del self._sightings[name]
 
     def record_of(self, member: str) -> MemberRecord | None:
         """Return the last record of a member; None if it was never seen."""
-        seen = self._seen.get(member)
-        return seen.record if seen is not None else None
+        sighting = self._sightings.get(member)
+        return sighting.record if sighting is not None else None
 
     def is_alive(self, member: str) -> bool:
         """Whether the leases of a member are valid."""
-        seen = self._seen.get(member)
-        return seen is not None and seen.record.state != "left" and seen.silent < self._lease
+        sighting = self._sightings.get(member)
+        return (
+            sighting is not None
+            and sighting.record.state != "left"
+            and sighting.silent < self._lease
+        )
 
     def active(self, selector: str) -> list[str]:
         """Return the members that take clusters of this selector."""
         return sorted(
             name
-            for name, seen in self._seen.items()
+            for name, sighting in self._sightings.items()
             if self.is_alive(name)
-            and (seen.record.state, seen.record.selector) == ("active", selector)
+            and (sighting.record.state, sighting.record.selector) == ("active", selector)
         )
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Sighting:
     record: MemberRecord
     revision: int
     silent: float = 0.0
@@ -190,8 +194,8 @@ def decode_member(value: bytes) -> MemberRecord | None:
     return _decode(_member_decoder, value)
 
 
-def _below(prefix: str, found: Mapping[str, Entry]) -> Iterable[tuple[str, Entry]]:
-    return ((key.removeprefix(f"{prefix}."), entry) for key, entry in found.items())
+def _below(prefix: str, entries: Mapping[str, Entry]) -> Iterable[tuple[str, Entry]]:
+    return ((key.removeprefix(f"{prefix}."), entry) for key, entry in entries.items())
 
 
 def _decode(decoder: msgspec.json.Decoder[R], value: bytes) -> R | None:

@@ -90,12 +90,12 @@ class Checkpoints:
             BusError: it could not be read.
         """
         key = self._key(resource, scope)
-        found = await self._read(key)
-        is_ours = found is not None and self._is_read_equally(found, resource)
-        if found is not None and is_ours and _is_usable(found, incarnation):
-            is_own = found.heartbeat == self._written.get(key)
-            if is_own or await self._check(found.heartbeat, resource, scope):
-                return found
+        stored = await self._read(key)
+        is_ours = stored is not None and self._is_read_equally(stored, resource)
+        if stored is not None and is_ours and _is_usable(stored, incarnation):
+            is_own = stored.heartbeat == self._written.get(key)
+            if is_own or await self._check(stored.heartbeat, resource, scope):
+                return stored
         self._revisions.pop(key, None)  # the first write must read it again
         return None
 
@@ -128,23 +128,23 @@ class Checkpoints:
             return None
         self._revisions[key] = entry.revision
         try:
-            found = _decoder.decode(entry.value)
+            checkpoint = _decoder.decode(entry.value)
         except DECODE_ERRORS as e:
             log.warning("checkpoint_unreadable", key=key, error=str(e))
             return None
         # Otherwise no checkpoint of ours would ever be newer (B8).
-        return found if is_plausible(found.incarnation.number) else None
+        return checkpoint if is_plausible(checkpoint.incarnation.number) else None
 
-    def _is_read_equally(self, found: Checkpoint, resource: Resource) -> bool:
+    def _is_read_equally(self, checkpoint: Checkpoint, resource: Resource) -> bool:
         """Whether it was read with the same transform rules and in the same API version."""
-        is_same = found.transform == self._transform(resource)
-        return is_same and found.version == resource.version
+        is_same = checkpoint.transform == self._transform(resource)
+        return is_same and checkpoint.version == resource.version
 
     def _key(self, resource: Resource, scope: str) -> str:
         return kv_checkpoint(self._cluster, resource.group, resource.plural, scope)
 
 
-def _is_usable(found: Checkpoint, incarnation: Incarnation) -> bool:
-    if found.incarnation != incarnation or found.format != _FORMAT:
+def _is_usable(checkpoint: Checkpoint, incarnation: Incarnation) -> bool:
+    if checkpoint.incarnation != incarnation or checkpoint.format != _FORMAT:
         return False
-    return is_comparable(found.resource_version) and found.heartbeat.seq > 0
+    return is_comparable(checkpoint.resource_version) and checkpoint.heartbeat.seq > 0

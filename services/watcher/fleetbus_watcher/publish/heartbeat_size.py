@@ -68,12 +68,12 @@ class _Cut:
     @property
     def note(self) -> str:
         """The note about what was cut, for people."""
-        found = [
+        notes = [
             f"truncated {self._strings} strings of this heartbeat" if self._strings else "",
             self._scopes,
             "omitted the watch set" if self.watch_set else "",
         ]
-        return f"its watcher {' and '.join(filter(None, found))}"
+        return f"its watcher {' and '.join(filter(None, notes))}"
 
     def truncate(self, text: str, size: int) -> str:
         """Truncate a string to so many bytes."""
@@ -108,12 +108,12 @@ class _Cut:
     def _omit(
         self, scopes: list[ResourceStatus], sizes: list[int], limit: int
     ) -> list[ResourceStatus]:
-        kept: list[ResourceStatus] = []
+        statuses: list[ResourceStatus] = []
         for scope, size in zip(scopes, sizes, strict=True):
             if size <= limit:
-                kept.append(scope)
+                statuses.append(scope)
                 limit -= size
         self._scopes = (
-            f"omitted {len(scopes) - len(kept)} of {len(scopes)} scopes of this heartbeat"
+            f"omitted {len(scopes) - len(statuses)} of {len(scopes)} scopes of this heartbeat"
         )
-        return kept
+        return statuses

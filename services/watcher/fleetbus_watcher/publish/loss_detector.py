@@ -57,7 +57,7 @@ _PEER_POLL: Final = timedelta(milliseconds=100)
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Stored:
     seq: int
     heartbeat: Heartbeat | None
     """None if the body is malformed, or not a heartbeat."""
@@ -126,8 +126,8 @@ class LossDetector:
         """
         self._verified.clear()
         expected = await self._previous()
-        found = await self._find(self._subject)
-        actual = found.seq if found is not None else 0
+        stored = await self._find(self._subject)
+        actual = stored.seq if stored is not None else 0
         if actual < expected:
             raise EventsLost(f"heartbeat {expected} is gone, the stream has {actual}")
 
@@ -157,8 +157,8 @@ class LossDetector:
         Raises:
             BusError: it could not be read.
         """
-        found = await self._find(status_subject(self._cluster, replica))
-        return found.seq if found is not None else 0
+        stored = await self._find(status_subject(self._cluster, replica))
+        return stored.seq if stored is not None else 0
 
     # --- our own ------------------------------------------------------------------------------
 
@@ -175,38 +175,43 @@ class LossDetector:
         """Return the sequence of our previous heartbeat, of whatever boot; 0 if there is none."""
         while self._last is None:
             subject = self._subject
-            found = await self._find(subject)
+            stored = await self._find(subject)
             # No concurrent call was first, or has replaced our name.
             if self._last is None and subject == self._subject:
-                self._last = found.seq if found is not None else 0
-                self._base = self._last if self._is_ours(found) else 0
+                self._last = stored.seq if stored is not None else 0
+                self._base = self._last if self._is_ours(stored) else 0
         return self._last
 
-    async def _adopt(self, description: str) -> _Found:
+    async def _adopt(self, description: str) -> _Stored:
         """Take the heartbeat that is stored for ours: its acknowledgement may have been lost."""
         expected = self._last or 0
         stated = _ACTUAL.search(description)
-        found = await self._find(self._subject)
-        actual = int(stated[1]) if stated else (found.seq if found is not None else 0)
-        if found is None or actual < expected or found.seq < expected or not self._is_ours(found):
+        stored = await self._find(self._subject)
+        actual = int(stated[1]) if stated else (stored.seq if stored is not None else 0)
+        if (
+            stored is None
+            or actual < expected
+            or stored.seq < expected
+            or not self._is_ours(stored)
+        ):
             raise EventsLost(f"heartbeat {expected} is gone, the stream has {actual}")
-        if not self._is_mine(found):
-            self._base = found.seq
-            boot = found.heartbeat.boot if found.heartbeat is not None else ""
+        if not self._is_mine(stored):
+            self._base = stored.seq
+            boot = stored.heartbeat.boot if stored.heartbeat is not None else ""
             if self._replica.is_shared_with(boot):
                 self._replica.replace()
                 self._last, self._base = None, 0
-                return found
-        self._last = found.seq
-        return found
+                return stored
+        self._last = stored.seq
+        return stored
 
-    def _is_ours(self, found: _Found | None) -> bool:
-        beat = found.heartbeat if found is not None else None
+    def _is_ours(self, stored: _Stored | None) -> bool:
+        beat = stored.heartbeat if stored is not None else None
         return beat is not None and beat.replica == self._replica.current
 
-    def _is_mine(self, found: _Found) -> bool:
+    def _is_mine(self, stored: _Stored) -> bool:
         """Whether this process sent it; then no other was stored since the one before it."""
-        return found.heartbeat is not None and found.heartbeat.boot == self._replica.boot
+        return stored.heartbeat is not None and stored.heartbeat.boot == self._replica.boot
 
     # --- those of other replicas --------------------------------------------------------------
 
@@ -215,10 +220,10 @@ class LossDetector:
             return True
         deadline = asyncio.get_running_loop().time() + _PEER_PATIENCE.total_seconds()
         while True:
-            found = await self._find(at.subject)
-            if found is None or found.seq < at.seq or self._is_mine(found):
+            stored = await self._find(at.subject)
+            if stored is None or stored.seq < at.seq or self._is_mine(stored):
                 raise EventsLost(f"heartbeat {at.seq} on {at.subject} is gone")
-            if found.seq == at.seq or _has_verified(found.heartbeat, resource, scope):
+            if stored.seq == at.seq or _has_verified(stored.heartbeat, resource, scope):
                 self._verified[at.subject] = at.seq
                 return True
             if asyncio.get_running_loop().time() >= deadline:
@@ -226,14 +231,14 @@ class LossDetector:
                 return False
             await asyncio.sleep(_PEER_POLL.total_seconds())
 
-    async def _find(self, subject: str) -> _Found | None:
+    async def _find(self, subject: str) -> _Stored | None:
         """Read the last heartbeat on a subject, at least as new as the stream's leader has it."""
         deadline = asyncio.get_running_loop().time() + _LAG_PATIENCE.total_seconds()
         while True:
             least = await self._last_sequence(subject)
-            found = await self._read(subject)
-            if least is not None and (found.seq if found is not None else 0) >= least:
-                return found
+            stored = await self._read(subject)
+            if least is not None and (stored.seq if stored is not None else 0) >= least:
+                return stored
             if asyncio.get_running_loop().time() >= deadline:
                 raise NoAnswer(f"{subject}: a replica of the stream lags behind its leader")
             await asyncio.sleep(_LAG_POLL.total_seconds())
@@ -253,26 +258,26 @@ class LossDetector:
         stated = _ACTUAL.search(error.description)
         return int(stated[1]) if stated else None
 
-    async def _read(self, subject: str) -> _Found | None:
+    async def _read(self, subject: str) -> _Stored | None:
         message = await self._bus.request(f"$JS.API.DIRECT.GET.{STREAM}.{subject}")
         headers = message.headers or {}
         if headers.get("Status") == "404":
             return None
         if "Nats-Sequence" not in headers:
             raise BusError(f"{subject}: {headers.get('Description') or headers}")
-        return _Found(int(headers["Nats-Sequence"]), _decoded(message))
+        return _Stored(int(headers["Nats-Sequence"]), _decoded(message))
 
 
 def _decoded(message: Msg) -> Heartbeat | None:
     try:
-        found = codec.decode(message.data)
+        heartbeat = codec.decode(message.data)
     except MalformedMessage:
         return None
-    return found if isinstance(found, Heartbeat) else None
+    return heartbeat if isinstance(heartbeat, Heartbeat) else None
 
 
-def _is_same(found: _Found, sent: Heartbeat) -> bool:
-    beat = found.heartbeat
+def _is_same(stored: _Stored, sent: Heartbeat) -> bool:
+    beat = stored.heartbeat
     return beat is not None and (beat.boot, beat.observed_at) == (sent.boot, sent.observed_at)
 
 

@@ -65,21 +65,21 @@ class EffectiveSpec:
         """
         cluster = self._settings.cluster
         try:
-            found = await read_spec(self._kv, cluster)
+            spec = await read_spec(self._kv, cluster)
         except MalformedMessage as e:
             log.warning("watch_spec_unreadable", cluster=cluster, error=str(e))
             return False
-        if found is None or found == self._spec:
+        if spec is None or spec == self._spec:
             return False
-        self._spec, self.invalid = found, []
-        own = self._settings
+        self._spec, self.invalid = spec, []
+        settings = self._settings
         self._selections = (
-            self._read_selections(found.resources) if found.resources else own.resources
+            self._read_selections(spec.resources) if spec.resources else settings.resources
         )
-        self._deny = own.deny if found.deny is None else self._read_deny(found.deny)
+        self._deny = settings.deny if spec.deny is None else self._read_deny(spec.deny)
         self._report_overridden()
-        log.info("watch_spec_read", cluster=cluster, suspended=found.suspended)
-        if found.suspended:
+        log.info("watch_spec_read", cluster=cluster, suspended=spec.suspended)
+        if spec.suspended:
             self.suspended.set()
         return True
 
@@ -133,44 +133,44 @@ class EffectiveSpec:
         A setting that was left out, or says the same, is nothing to tell.
         """
         self.overridden = []
-        own = self._settings
+        settings = self._settings
         pairs = {
-            "resources": (own.resources, self._selections),
-            "deny": (own.deny, self._deny),
+            "resources": (settings.resources, self._selections),
+            "deny": (settings.deny, self._deny),
         }
         for field, (mine, used) in pairs.items():
-            if field not in own.model_fields_set or set(mine) == set(used):
+            if field not in settings.model_fields_set or set(mine) == set(used):
                 continue
             name = f"FLEETBUS_WATCHER_{field.upper()}"
-            said, says = _shown(mine), _shown(used)
+            value, effective = _shown(mine), _shown(used)
             log.warning(
                 "watch_setting_replaced",
                 setting=name,
-                value=said,
-                replaced_by=f"spec.{field} of the Cluster {own.cluster}, or of its provider",
-                effective=says,
+                value=value,
+                replaced_by=f"spec.{field} of the Cluster {settings.cluster}, or of its provider",
+                effective=effective,
             )
-            self.overridden.append(f"{name} ({said}) by spec.{field} ({says})")
+            self.overridden.append(f"{name} ({value}) by spec.{field} ({effective})")
 
     def _read_selections(self, entries: Sequence[Any]) -> tuple[Selection, ...]:
-        found: list[Selection] = []
+        selections: list[Selection] = []
         for entry in entries:
             try:
-                found.append(Selection.model_validate(entry))
+                selections.append(Selection.model_validate(entry))
             except ValidationError as e:
                 first = e.errors()[0]
                 where = "".join(f"{part}: " for part in first["loc"])
                 self._refuse(_name_of(entry), where + first["msg"].removeprefix("Value error, "))
-        return tuple(found)
+        return tuple(selections)
 
     def _read_deny(self, entries: Sequence[str]) -> tuple[str, ...]:
-        found: list[str] = []
+        keys: list[str] = []
         for entry in entries:
             try:
-                found.append(check_denied(entry))
+                keys.append(check_denied(entry))
             except ValueError as e:
                 self._refuse(entry, str(e))
-        return tuple(found)
+        return tuple(keys)
 
     def _refuse(self, name: str, reason: str) -> None:
         log.warning("watch_entry_invalid", cluster=self._settings.cluster, entry=name, error=reason)

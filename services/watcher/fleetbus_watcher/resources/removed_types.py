@@ -17,14 +17,16 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 from datetime import timedelta
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import msgspec
 import structlog
 
 from fleetbus.bus.key_value import DECODE_ERRORS, Entry
-from fleetbus.errors import BusError, KubeError
+from fleetbus.errors import BusError, KubeError, NotFound
+from fleetbus.kube.client import KubeClient
 from fleetbus.kube.list_watch.listing import METADATA, WatchTarget, list_pages
+from fleetbus.kube.responses import invalid_response
 from fleetbus.process.clock import utc_now
 from fleetbus.watchers.resync import read_resync
 from fleetbus_proto.events import EpochEnd, Rank
@@ -41,13 +43,13 @@ from fleetbus_watcher.errors import (
 from fleetbus_watcher.etcd_restore import check_list_version
 from fleetbus_watcher.follow.context import CRDS, ClusterContext
 from fleetbus_watcher.incarnation import claim_epoch, compare_and_set
-from fleetbus_watcher.resources.aggregated_groups import aggregated_groups
 from fleetbus_watcher.selection import SelectedResource, SelectionResult
 
 log = structlog.get_logger()
 
 _PAGE: Final = 50
 """CRDs per page: their metadata may contain a copy of the whole definition."""
+_SERVICES: Final = "/apis/apiregistration.k8s.io/v1/apiservices"
 _SECOND_DISCOVERY: Final = timedelta(seconds=2)
 _DISCOVERIES: Final = 2
 """So many good discoveries in a row must lack a type."""
@@ -85,6 +87,20 @@ class _Record(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(_Record)
 
 
+class _ServiceSpec(msgspec.Struct):
+    group: str = ""
+    service: dict[str, Any] | None = None
+    """None for what the API server serves itself, CRDs above all."""
+
+
+class _Service(msgspec.Struct):
+    spec: _ServiceSpec
+
+
+class _Services(msgspec.Struct):
+    items: list[_Service]
+
+
 class RemovedTypes:
     """Detects removed types of one cluster.
 
@@ -113,10 +129,10 @@ class RemovedTypes:
         if selected is self._selected:
             return
         self._selected = selected
-        for key, found in self._types.items():
+        for key, entry in self._types.items():
             if key in selected.served:
                 self._absent.pop(key, None)
-            elif found.group not in selected.in_doubt:
+            elif entry.group not in selected.in_doubt:
                 self._absent[key] = self._absent.get(key, 0) + 1
         self._observed.set()
 
@@ -154,12 +170,12 @@ class RemovedTypes:
 
     async def _check(self) -> None:
         if not self._is_read:
-            self._types = {found.key: found for found in await self._read()}
+            self._types = {entry.key: entry for entry in await self._read()}
             self._is_read = True
             self._absent = {
                 key: 1
-                for key, found in self._types.items()
-                if key not in self._selected.served and found.group not in self._selected.in_doubt
+                for key, entry in self._types.items()
+                if key not in self._selected.served and entry.group not in self._selected.in_doubt
             }
         await self._record_watched(self._selected)
         gone = [self._types[key] for key, count in self._absent.items() if count >= _DISCOVERIES]
@@ -175,24 +191,24 @@ class RemovedTypes:
             if not is_built_in(each.api.resource.group):
                 watched.setdefault(each.api.resource.key, []).append(each)
         await self._classify(watched)
-        ours = {key: _type_of(found) for key, found in watched.items() if self._has_crd[key]}
+        types = {key: _type_of(scopes) for key, scopes in watched.items() if self._has_crd[key]}
         # Only what we watched: another replica may have another watch spec for a while.
-        left = {key for key in self._watched if key in selected.served and key not in ours}
-        new = {key: found for key, found in ours.items() if self._types.get(key) != found}
+        left = {key for key in self._watched if key in selected.served and key not in types}
+        new = {key: entry for key, entry in types.items() if self._types.get(key) != entry}
         if new or left:
             await self._change(new, left)
-        self._watched = set(ours)
+        self._watched = set(types)
 
     async def _classify(self, watched: Mapping[str, list[SelectedResource]]) -> None:
         self._has_crd = {key: has for key, has in self._has_crd.items() if key in watched}
         unknown = {
-            f"{found[0].api.resource.plural}.{found[0].api.resource.group}": key
-            for key, found in watched.items()
+            f"{scopes[0].api.resource.plural}.{scopes[0].api.resource.group}": key
+            for key, scopes in watched.items()
             if key not in self._has_crd
         }
         if unknown:
-            found, _ = await self._find_crds(unknown)
-            self._has_crd |= {key: crd in found for crd, key in unknown.items()}
+            crds, _ = await self._find_crds(unknown)
+            self._has_crd |= {key: crd in crds for crd, key in unknown.items()}
 
     async def _find_crds(self, names: Iterable[str]) -> tuple[set[str], str]:
         """Return which of the names are in a complete list of CRDs, and its version.
@@ -200,7 +216,7 @@ class RemovedTypes:
         Raises:
             KubeError, WatcherError: it may not be complete (W8).
         """
-        context, wanted, found, version = self._context, set(names), set[str](), ""
+        context, searched, present, version = self._context, set(names), set[str](), ""
         async with context.lists:
             pages = list_pages(
                 context.client,
@@ -212,20 +228,20 @@ class RemovedTypes:
             async with aclosing(pages):
                 async for page in pages:
                     version = page.resource_version
-                    found |= {read_identity(item)[1] for item in page.items} & wanted
-        return found, version
+                    present |= {read_identity(item)[1] for item in page.items} & searched
+        return present, version
 
     # --- removal ------------------------------------------------------------------------------
 
     async def _remove_proven(self, gone: list[_Type]) -> None:
         context = self._context
         await context.identity.check()
-        known = await self._highest_mark(gone)
-        found, version = await self._find_crds(each.crd for each in gone)
-        check_list_version(known, version, EpochAbandoned)
+        highest = await self._highest_mark(gone)
+        crds, version = await self._find_crds(each.crd for each in gone)
+        check_list_version(highest, version, EpochAbandoned)
         # A type whose CRD exists is being deleted or changed, or is not served at the moment.
-        gone = [each for each in gone if each.crd not in found]
-        aggregated = await aggregated_groups(context.client) if gone else frozenset[str]()
+        gone = [each for each in gone if each.crd not in crds]
+        aggregated = await _aggregated_groups(context.client) if gone else frozenset[str]()
         for each in gone:
             if each.group in aggregated:
                 # Its CRD was replaced; what objects the aggregated server has is unknown.
@@ -253,9 +269,9 @@ class RemovedTypes:
         context, highest = self._context, ""
         for each in types:
             for scope in each.scopes:
-                found = await context.checkpoints.read(each.api, scope, context.incarnation)
-                if found is not None and is_newer(found.resource_version, highest):
-                    highest = found.resource_version
+                checkpoint = await context.checkpoints.read(each.api, scope, context.incarnation)
+                if checkpoint is not None and is_newer(checkpoint.resource_version, highest):
+                    highest = checkpoint.resource_version
         return highest
 
     async def _publish_end(self, removed: _Type, scope: str, version: str) -> None:
@@ -304,6 +320,21 @@ class RemovedTypes:
             self._absent.pop(name, None)
 
 
+async def _aggregated_groups(client: KubeClient) -> frozenset[str]:
+    """Return the groups whose APIService names a service, whether that answers or not.
+
+    Raises:
+        KubeError: they could not be read (W8); without APIServices there are no such groups.
+    """
+    try:
+        services = msgspec.convert(await client.get_json(_SERVICES), _Services)
+    except NotFound:
+        return frozenset()
+    except msgspec.ValidationError as e:
+        raise invalid_response(f"invalid list of APIServices: {e}") from e
+    return frozenset(item.spec.group for item in services.items if item.spec.service is not None)
+
+
 def _decode(entry: Entry | None) -> tuple[_Type, ...]:
     try:
         return _decoder.decode(entry.value).types if entry is not None else ()
@@ -311,8 +342,8 @@ def _decode(entry: Entry | None) -> tuple[_Type, ...]:
         return ()
 
 
-def _type_of(found: list[SelectedResource]) -> _Type:
-    api = found[0].api
+def _type_of(selected: list[SelectedResource]) -> _Type:
+    api = selected[0].api
     resource = api.resource
-    scopes = tuple(sorted(each.scope for each in found))
+    scopes = tuple(sorted(each.scope for each in selected))
     return _Type(resource.group, resource.version, resource.plural, api.kind, scopes)

@@ -156,15 +156,15 @@ class ServedTypes:
                 del self._read[name]
                 self._defined.pop(by_name.get(name, ""), None)
             for name, generation in generations.items():
-                wanted = (generation, watched[by_name[name]].resource.version)
-                if self._read.get(name) != wanted:
-                    defined = await self._definition_of(name, wanted[1])
+                version = (generation, watched[by_name[name]].resource.version)
+                if self._read.get(name) != version:
+                    defined = await self._definition_of(name, version[1])
                     self._defined[by_name[name]] = defined
                     if defined.is_accepted:  # else the status changes, and no generation tells
-                        self._read[name] = wanted
+                        self._read[name] = version
 
     async def _generations(self, names: Iterable[str]) -> dict[str, int]:
-        wanted, found = set(names), dict[str, int]()
+        searched, generations = set(names), dict[str, int]()
         pages = list_pages(
             self._context.client,
             WatchTarget(CRDS),
@@ -177,9 +177,9 @@ class ServedTypes:
                 for item in page.items:
                     with suppress(msgspec.MsgspecError):
                         metadata = _named.decode(item).metadata
-                        if metadata.name in wanted:
-                            found[metadata.name] = metadata.generation
-        return found
+                        if metadata.name in searched:
+                            generations[metadata.name] = metadata.generation
+        return generations
 
     async def _definition_of(self, name: str, version: str) -> Defined:
         pages = list_pages(
@@ -189,16 +189,16 @@ class ServedTypes:
             idle_timeout=self._context.settings.silence,
             accept=JSON,
         )
-        found = Defined()
+        defined = Defined()
         async with aclosing(pages):
             async for page in pages:
                 for item in page.items:
                     with suppress(msgspec.MsgspecError):
-                        found = read_definition(item, version)
-        return found
+                        defined = read_definition(item, version)
+        return defined
 
     def _publish(self, watched: Mapping[str, ApiResource]) -> None:
-        found: list[ServedType] = []
+        types: list[ServedType] = []
         left = _BUDGET
         for key, api in sorted(watched.items()):
             defined = self._defined.get(key, Defined())
@@ -215,9 +215,9 @@ class ServedTypes:
             size = len(msgspec.msgpack.encode(served))
             if size <= left:
                 left -= size
-                found.append(served)
-        if self.known != found:
-            self.known = found
+                types.append(served)
+        if self.known != types:
+            self.known = types
             self._context.changed.set()
 
 
@@ -226,16 +226,16 @@ def _is_in_every_cluster(resource: Resource) -> bool:
     return is_built_in(resource.group) and bool(names_of(resource.key))
 
 
-def read_definition(found: bytes, version: str) -> Defined:
+def read_definition(body: bytes, version: str) -> Defined:
     """Read the part of a CustomResourceDefinition that is reported.
 
     Raises:
         msgspec.MsgspecError: it is none.
     """
-    definition = _definition.decode(found)
-    asked = definition.spec.names.list_kind
+    definition = _definition.decode(body)
+    list_kind = definition.spec.names.list_kind
     accepted = definition.status.accepted_names.list_kind
-    return Defined(_columns(definition, version), accepted or asked, accepted == asked)
+    return Defined(_columns(definition, version), accepted or list_kind, accepted == list_kind)
 
 
 def _columns(definition: _Definition, version: str) -> list[PrinterColumn]:

@@ -51,8 +51,8 @@ class WatchedResources:
 
     def statuses(self) -> list[ResourceStatus]:
         """Return the state of each resource, for heartbeats."""
-        found = [progress.status() for progress in self._progresses()]
-        return sorted([*found, *self._refused], key=lambda s: (s.group, s.resource, s.scope))
+        statuses = [progress.status() for progress in self._progresses()]
+        return sorted([*statuses, *self._refused], key=lambda s: (s.group, s.resource, s.scope))
 
     def unsettled(self) -> str:
         """Name the first syncs that are neither complete nor failing; empty for none."""
@@ -61,21 +61,21 @@ class WatchedResources:
 
     def no_access(self) -> tuple[str, str]:
         """Return reason and message if no resource can be read; empty if one can."""
-        found = self._progresses()
-        if found and all(progress.no_access for progress in found):
-            return (found[0].no_access, found[0].status().message)
+        progresses = self._progresses()
+        if progresses and all(progress.no_access for progress in progresses):
+            return (progresses[0].no_access, progresses[0].status().message)
         return ("", "")
 
     @property
     def are_followed(self) -> bool:
         """Whether every resource is listed and its watch open."""
-        found = self._progresses()
-        return bool(found) and all(progress.is_followed for progress in found)
+        progresses = self._progresses()
+        return bool(progresses) and all(progress.is_followed for progress in progresses)
 
     def checkpoints(self) -> list[tuple[Resource, str, Checkpoint]]:
         """Return the checkpoints that may be written now: resource, scope and checkpoint."""
-        found = ((each, each.checkpoint()) for each in self.watchers())
-        return [(each.target.resource, each.scope, c) for each, c in found if c is not None]
+        pairs = ((each, each.checkpoint()) for each in self.watchers())
+        return [(each.target.resource, each.scope, c) for each, c in pairs if c is not None]
 
     def _progresses(self) -> list[Progress]:
         return [entry.progress for entry in self._watched.values()]

@@ -69,7 +69,7 @@ def is_narrowed(target: WatchTarget) -> bool:
     return bool(target.label_selector) or target.field_selector not in ("", _NO_RELEASES)
 
 
-def without_secrets(found: RawObject) -> RawObject:
+def without_secrets(resource: RawObject) -> RawObject:
     """Return a MultiClusterResource without templates if one is a Secret, or may become one.
 
     Raises:
@@ -77,13 +77,13 @@ def without_secrets(found: RawObject) -> RawObject:
         RecursionError: likewise.
         UnicodeDecodeError: likewise.
     """
-    if "spec" not in found or bytes(found["spec"]) == b"null":
-        return found
-    spec = read_map(found["spec"])
+    if "spec" not in resource or bytes(resource["spec"]) == b"null":
+        return resource
+    spec = read_map(resource["spec"])
     if not any(_may_be_secret(_decoder.decode(spec[name])) for name in _HOLDERS if name in spec):
-        return found
-    kept = {name: raw for name, raw in spec.items() if name not in _HOLDERS}
-    return {**found, "spec": msgspec.Raw(_encoder.encode(kept))}
+        return resource
+    fields = {name: raw for name, raw in spec.items() if name not in _HOLDERS}
+    return {**resource, "spec": msgspec.Raw(_encoder.encode(fields))}
 
 
 def _may_be_secret(tree: Any) -> bool:

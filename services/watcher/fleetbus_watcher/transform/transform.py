@@ -53,7 +53,7 @@ class Transform:
     cut: Cut | None
     """For the whole object; None if no rule applies, so that nothing more is decoded."""
 
-    def apply(self, found: RawObject, metadata: RawObject) -> bytes:
+    def apply(self, obj: RawObject, metadata: RawObject) -> bytes:
         """Return the bytes of an object after the transform.
 
         Raises:
@@ -61,21 +61,21 @@ class Transform:
             RecursionError: likewise.
             UnicodeDecodeError: likewise.
         """
-        kept = dict(metadata)
+        fields = dict(metadata)
         if not self.keeps_managed_fields:
-            kept.pop("managedFields", None)
-        if (annotations := kept.get("annotations")) is not None:
-            _drop_last_applied(kept, annotations)
+            fields.pop("managedFields", None)
+        if (annotations := fields.get("annotations")) is not None:
+            _drop_last_applied(fields, annotations)
         if self.hides_annotations:
-            _hide_annotations(kept)
+            _hide_annotations(fields)
         if self.hides_templates:
-            found = without_secrets(found)
+            obj = without_secrets(obj)
         if self.cut is not None:
-            whole = {**found, "metadata": msgspec.Raw(_encoder.encode(kept))}
-            cut_members(whole, self.cut)
-            body = _encoder.encode(whole)
+            cut = {**obj, "metadata": msgspec.Raw(_encoder.encode(fields))}
+            cut_members(cut, self.cut)
+            body = _encoder.encode(cut)
         else:
-            body = _encoder.encode({**found, "metadata": kept})
+            body = _encoder.encode({**obj, "metadata": fields})
         body.decode()  # cutting does not validate UTF-8, and consumers would fail on it
         return body
 
@@ -137,7 +137,7 @@ def _hide_annotations(metadata: RawObject) -> None:
     raw = metadata.get("annotations")
     if raw is None or bytes(raw) == b"null":
         return
-    shown = {
+    redacted = {
         name: value if name in SHOWN_ANNOTATIONS else MARK for name, value in read_map(raw).items()
     }
-    metadata["annotations"] = msgspec.Raw(_encoder.encode(shown))
+    metadata["annotations"] = msgspec.Raw(_encoder.encode(redacted))

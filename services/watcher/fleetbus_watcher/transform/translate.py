@@ -85,32 +85,32 @@ def from_list(item: msgspec.Raw, origin: Origin, rank: Rank) -> Event:
         Unpublishable: its key cannot be read.
     """
     try:
-        found, metadata = _read_item(item)
+        obj, metadata = _read_item(item)
         version = read_text(metadata["resourceVersion"])
     except (*UNDECODABLE, KeyError) as e:
         raise Unpublishable(f"an item of the list: {e}") from e
     if not is_comparable(version):
         raise Unpublishable("the resourceVersion of an object is not a decimal number")
-    if found is not None and ("kind" not in found or "apiVersion" not in found):
+    if obj is not None and ("kind" not in obj or "apiVersion" not in obj):
         # Items of a built-in list have neither; without them a relist would change every body.
-        found = {
+        obj = {
             "kind": msgspec.Raw(_encoder.encode(origin.kind)),
             "apiVersion": msgspec.Raw(_encoder.encode(origin.resource.api_version)),
-            **found,
+            **obj,
         }
-    return _event(found, metadata, version, origin, rank, Verb.LISTED)
+    return _event(obj, metadata, version, origin, rank, Verb.LISTED)
 
 
 def _read_item(item: msgspec.Raw) -> tuple[RawObject | None, RawObject]:
     try:
-        found = read_map(item)
-        return found, read_map(found["metadata"])
+        obj = read_map(item)
+        return obj, read_map(obj["metadata"])
     except UNDECODABLE:
         return None, read_deep_metadata(bytes(item))
 
 
 def _event(
-    found: RawObject | None,
+    obj: RawObject | None,
     metadata: RawObject,
     version: str,
     origin: Origin,
@@ -123,8 +123,8 @@ def _event(
         raise Unpublishable(f"the metadata of an object: {e}") from e
     uid = _uid(metadata)
     if uid is None:
-        found, uid = None, ""
-    body = _shrink(found, metadata, origin.transform) if found is not None else None
+        obj, uid = None, ""
+    body = _shrink(obj, metadata, origin.transform) if obj is not None else None
     return Event(
         cluster=origin.cluster,
         incarnation=origin.incarnation,
@@ -160,9 +160,9 @@ def _uid(metadata: RawObject) -> str | None:
     return uid if uid.isprintable() else None
 
 
-def _shrink(found: RawObject, metadata: RawObject, transform: Transform) -> bytes | None:
+def _shrink(obj: RawObject, metadata: RawObject, transform: Transform) -> bytes | None:
     """Return the transformed object; None if it cannot be decoded: it may contain secrets (W16)."""
     try:
-        return transform.apply(found, metadata)
+        return transform.apply(obj, metadata)
     except UNDECODABLE:
         return None
