@@ -104,19 +104,19 @@ def test_w7_what_is_read_follows_from_the_floor_or_from_an_empty_backlog():
 
 def test_w7_a_size_is_what_the_watcher_says_else_what_the_snapshot_holds_else_a_share():
     made = allotment(epochs_at_once=10)
-    assert made.size(expected=30 * MIB, known=5) == 30 * MIB
-    assert made.size(expected=0, known=10_000) == 10_000 * 2048
-    assert made.size(expected=0, known=0) == 10 * MIB
+    assert made.size(expected=30 * MIB, objects=5) == 30 * MIB
+    assert made.size(expected=0, objects=10_000) == 10_000 * 2048
+    assert made.size(expected=0, objects=0) == 10 * MIB
 
 
 def test_w7_a_small_epoch_has_room_to_grow_but_never_more_than_a_share():
-    assert allotment(epochs_at_once=10).size(expected=500, known=0) == MIB
-    assert allotment(budget=4 * MIB, epochs_at_once=16).size(expected=500, known=0) == MIB // 4
+    assert allotment(epochs_at_once=10).size(expected=500, objects=0) == MIB
+    assert allotment(budget=4 * MIB, epochs_at_once=16).size(expected=500, objects=0) == MIB // 4
 
 
 def test_w7_a_stream_without_a_limit_limits_nothing():
     made = allotment(budget=None, backlog=1000 * MIB)
-    assert made.size(expected=500 * MIB, known=0) == 0
+    assert made.size(expected=500 * MIB, objects=0) == 0
     made.take("a", 2**62, whole=False)  # granted under a limit, or forged
     assert made.has_share("a", 0)
     assert made.fits(0, whole=True)

@@ -26,14 +26,14 @@ async def for_each(items: Iterable[A], do: Callable[[A], Awaitable[T]]) -> list[
     """
     listed = list(items)
     waiting = iter(enumerate(listed))
-    found: dict[int, T] = {}
+    results: dict[int, T] = {}
 
     async def work() -> None:
         for index, item in waiting:
-            found[index] = await do(item)
+            results[index] = await do(item)
 
     workers = [work() for _ in range(min(AT_ONCE, len(listed)))]
     for outcome in await asyncio.gather(*workers, return_exceptions=True):
         if outcome is not None:
             raise outcome
-    return [found[index] for index in range(len(listed))]
+    return [results[index] for index in range(len(listed))]

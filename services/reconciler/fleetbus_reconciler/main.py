@@ -83,12 +83,12 @@ def load_usable(
     problems: dict[str, ConfigError] = {}
     for name in distinct(modules):
         try:
-            found = [one for one in load_controllers([name]) if one not in hosted]
-            check_controllers([*hosted, *found])
+            controllers = [c for c in load_controllers([name]) if c not in hosted]
+            check_controllers([*hosted, *controllers])
         except ConfigError as e:
             problems[name] = e
         else:
-            hosted += found
+            hosted += controllers
     if problems and not hosted:
         raise next(iter(problems.values()))
     for name, problem in problems.items():

@@ -35,7 +35,7 @@ class Subscriber(BaseModel):
     @field_validator("subjects")
     @classmethod
     def _check_subjects(cls, subjects: tuple[str, ...]) -> tuple[str, ...]:
-        if len({_stream_of(one) for one in subjects}) > 1:
+        if len({_stream_of(subject) for subject in subjects}) > 1:
             raise ValueError(
                 "a durable reads one stream: make another subscriber for fleetbus.distribution"
             )

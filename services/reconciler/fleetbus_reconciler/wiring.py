@@ -130,7 +130,7 @@ async def _consume(parts: _Parts, turn: Callable[[], None]) -> None:
     )
 
     def note(deliveries: Sequence[Delivery], failed: AbstractSet[int] = frozenset()) -> None:
-        handled = [one.sequence for one in deliveries if one.sequence not in failed]
+        handled = [each.sequence for each in deliveries if each.sequence not in failed]
         for checkpoint in parts.checkpoints:
             checkpoint.note(handled)
 

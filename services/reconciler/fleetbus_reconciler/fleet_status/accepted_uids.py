@@ -91,7 +91,7 @@ class AcceptedUids:
         if self._refusals.should_log(key=record.name):
             uid, at = reported.uid, utc_now()
             await self._writer.update_records(
-                record.name, lambda held: _with_refused(held, uid, at)
+                record.name, lambda records: _with_refused(records, uid, at)
             )
         return (
             f"its kube-system has UID {reported.uid!r}, which nobody accepted for {record.name!r}"
@@ -105,12 +105,12 @@ class AcceptedUids:
         """
         while True:
             entry = await self._kv.get(kv_identity(cluster))
-            held = _parse(entry) or _of(await self._reader.cluster(cluster))
-            if held is not None and held.verified and held.uid != uid:
+            stored = _parse(entry) or _of(await self._reader.cluster(cluster))
+            if stored is not None and stored.verified and stored.uid != uid:
                 return False
-            if held is None or held.uid != uid:
-                held = AcceptedUid(uid, now_ms())
-            if await self._accept(cluster, msgspec.structs.replace(held, verified=True), entry):
+            if stored is None or stored.uid != uid:
+                stored = AcceptedUid(uid, now_ms())
+            if await self._accept(cluster, msgspec.structs.replace(stored, verified=True), entry):
                 return True
 
     async def forget(self, cluster: str) -> None:
@@ -136,13 +136,13 @@ class AcceptedUids:
         Raises:
             BusError, RedisError, StoreEmpty: not everything was restored; to be repeated.
         """
-        found = await scan_keys(self._bus, KV_IDENTITY)
+        entries = await scan_keys(self._bus, KV_IDENTITY)
 
         async def restore(record: ClusterRecord) -> None:
-            entry = found.get(kv_identity(record.name))
-            held = _parse(entry) or _of(record)
-            if held is not None and (entry is None or not record.uid):
-                await self._accept(record.name, held, entry)
+            entry = entries.get(kv_identity(record.name))
+            stored = _parse(entry) or _of(record)
+            if stored is not None and (entry is None or not record.uid):
+                await self._accept(record.name, stored, entry)
 
         await for_each((await self._reader.available_clusters()).records, restore)
 
@@ -150,51 +150,51 @@ class AcceptedUids:
         uid, number = reported.uid, reported.number
         while True:
             entry = await self._kv.get(kv_identity(record.name))
-            held = _parse(entry) or _of(record)
-            if held is None:
-                held = AcceptedUid(uid, now_ms(), number)
-            elif held.uid == uid:
-                held = msgspec.structs.replace(held, number=held.number or number)
-            elif number < held.number:
+            stored = _parse(entry) or _of(record)
+            if stored is None:
+                stored = AcceptedUid(uid, now_ms(), number)
+            elif stored.uid == uid:
+                stored = msgspec.structs.replace(stored, number=stored.number or number)
+            elif number < stored.number:
                 return True
             elif await self._is_consented(record.name, uid):
-                log.info("accepted_uid_changed", cluster=record.name, uid=uid, before=held.uid)
-                held = AcceptedUid(uid, now_ms(), number, verified=True)
+                log.info("accepted_uid_changed", cluster=record.name, uid=uid, before=stored.uid)
+                stored = AcceptedUid(uid, now_ms(), number, verified=True)
             else:
                 return False
-            if await self._accept(record.name, held, entry):
+            if await self._accept(record.name, stored, entry):
                 return True
 
     async def _is_consented(self, cluster: str, uid: str) -> bool:
         consent = await read_consent(self._kv, cluster)
         return consent is not None and consent.uid == uid
 
-    async def _accept(self, cluster: str, identity: AcceptedUid, found: Entry | None) -> bool:
+    async def _accept(self, cluster: str, identity: AcceptedUid, entry: Entry | None) -> bool:
         """Whether it was written; False if somebody else wrote meanwhile."""
-        if identity != _parse(found):
-            value, revision = msgspec.json.encode(identity), found.revision if found else 0
+        if identity != _parse(entry):
+            value, revision = msgspec.json.encode(identity), entry.revision if entry else 0
             if await self._kv.update(kv_identity(cluster), value, revision) is None:
                 return False
-        await self._writer.update_records(cluster, lambda held: _with(held, identity))
+        await self._writer.update_records(cluster, lambda records: _with(records, identity))
         return True
 
 
-def _with(held: Records, identity: AcceptedUid) -> Records:
-    is_new = held.cluster.uid != identity.uid
+def _with(records: Records, identity: AcceptedUid) -> Records:
+    is_new = records.cluster.uid != identity.uid
     accepted = msgspec.structs.replace(
-        held.cluster,
+        records.cluster,
         uid=identity.uid,
         uid_since=identity.since,
         uid_verified=identity.verified,
-        refused_uid="" if is_new else held.cluster.refused_uid,
-        refused_at="" if is_new else held.cluster.refused_at,
+        refused_uid="" if is_new else records.cluster.refused_uid,
+        refused_at="" if is_new else records.cluster.refused_at,
     )
-    return held._replace(cluster=accepted)
+    return records._replace(cluster=accepted)
 
 
-def _with_refused(held: Records, uid: str, at: str) -> Records:
-    refused = msgspec.structs.replace(held.cluster, refused_uid=uid, refused_at=at)
-    return held._replace(cluster=refused)
+def _with_refused(records: Records, uid: str, at: str) -> Records:
+    refused = msgspec.structs.replace(records.cluster, refused_uid=uid, refused_at=at)
+    return records._replace(cluster=refused)
 
 
 def _of(record: ClusterRecord | None) -> AcceptedUid | None:

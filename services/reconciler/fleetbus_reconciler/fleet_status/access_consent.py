@@ -95,12 +95,12 @@ class AccessConsents:
         return all(await for_each(fleet, self._settle))
 
     async def _read(self) -> None:
-        found = await scan_keys(self._bus, KV_ACCESS)
-        kept = {kv_cluster(k): entry.value.decode(errors="replace") for k, entry in found.items()}
+        entries = await scan_keys(self._bus, KV_ACCESS)
+        consents = {kv_cluster(k): e.value.decode(errors="replace") for k, e in entries.items()}
         # What was lost with the bucket stays done: another cluster may answer there by now.
-        for name in self._settled.keys() - kept.keys():
+        for name in self._settled.keys() - consents.keys():
             await self._kv.put(kv_access(name), self._settled[name].encode())
-        self._settled.update(kept)
+        self._settled.update(consents)
 
     async def _settle(self, info: ClusterInfo) -> bool:
         try:

@@ -34,9 +34,9 @@ _COLUMNS: Final = 32
 _CLOCK_SLACK: Final = timedelta(seconds=5)
 
 
-def member_record(info: ClusterInfo, held: ClusterRecord | None) -> ClusterRecord:
+def member_record(info: ClusterInfo, before: ClusterRecord | None) -> ClusterRecord:
     """Describe a member as its provider does; what its heartbeats reported stays."""
-    record = held or ClusterRecord(name=info.name, joined_at=utc_now())
+    record = before or ClusterRecord(name=info.name, joined_at=utc_now())
     host = server_of(info.config) if info.config is not None else ""
     changed = msgspec.structs.replace(
         record, labels=dict(info.labels), hub=info.hub, provider=info.provider, host=host
@@ -55,10 +55,13 @@ def member_record(info: ClusterInfo, held: ClusterRecord | None) -> ClusterRecor
     return changed
 
 
-def suspend_cluster(held: ClusterRecord) -> ClusterRecord:
+def suspend_cluster(record: ClusterRecord) -> ClusterRecord:
     """Mark a cluster of which nothing is to be watched."""
     return msgspec.structs.replace(
-        held, connected=False, reason=SUSPENDED, message="nothing is watched while it is suspended"
+        record,
+        connected=False,
+        reason=SUSPENDED,
+        message="nothing is watched while it is suspended",
     )
 
 
@@ -103,22 +106,22 @@ def _is_silent(scope: ScopeRecord, limit: datetime) -> bool:
     return is_shown and _parse(scope.reported_at) < limit
 
 
-def update_cluster(heartbeat: Heartbeat, held: ClusterRecord) -> ClusterRecord:
+def update_cluster(heartbeat: Heartbeat, record: ClusterRecord) -> ClusterRecord:
     """Apply a heartbeat to the record of its cluster.
 
     Which UID is accepted is not the watcher's to say (`AcceptedUids`).
     """
     return msgspec.structs.replace(
-        held,
+        record,
         connected=heartbeat.connected,
         reason=heartbeat.reason,
         message=heartbeat.message,
-        server_version=heartbeat.server_version or held.server_version,
-        platform=heartbeat.platform or held.platform,
+        server_version=heartbeat.server_version or record.server_version,
+        platform=heartbeat.platform or record.platform,
         # The highest ever seen: a resync request carries it, so that no number is used twice
         # (rules W20, W23).
-        incarnation=max(held.incarnation, heartbeat.incarnation.number),
-        last_answer=_last_answer(held, heartbeat),
+        incarnation=max(record.incarnation, heartbeat.incarnation.number),
+        last_answer=_last_answer(record, heartbeat),
         reported_at=heartbeat.observed_at,
         invalid=heartbeat.invalid,
         overridden=heartbeat.overridden,
@@ -126,20 +129,20 @@ def update_cluster(heartbeat: Heartbeat, held: ClusterRecord) -> ClusterRecord:
 
 
 def update_resources(
-    heartbeat: Heartbeat, held: Mapping[str, ResourceRecord], degraded: Mapping[Scope, str]
+    heartbeat: Heartbeat, stored: Mapping[str, ResourceRecord], degraded: Mapping[Scope, str]
 ) -> dict[str, ResourceRecord]:
     """Apply a heartbeat to the records of the resources that it reports.
 
     Args:
         heartbeat: of one replica; the scopes that another replica has reported stay.
-        held: the records before it.
+        stored: the records before it.
         degraded: scopes that need a person's attention, and why; no heartbeat knows of that.
     """
     records: dict[str, ResourceRecord] = {}
     definitions = _definitions(heartbeat)
     for status in heartbeat.resources:
         key = status.resource_key
-        before = records.get(key) or held.get(key)
+        before = records.get(key) or stored.get(key)
         scopes = before.scopes if before is not None else {}
         scope = _update_scope(status, scopes.get(status.scope) or ScopeRecord())
         problem = degraded.get((key, status.scope))
@@ -184,8 +187,8 @@ def _definitions(heartbeat: Heartbeat) -> dict[str, Definition] | None:
     }
 
 
-def _update_scope(status: ResourceStatus, held: ScopeRecord) -> ScopeRecord:
-    state = _state_of(status, is_listed=bool(held.epoch))
+def _update_scope(status: ResourceStatus, scope: ScopeRecord) -> ScopeRecord:
+    state = _state_of(status, is_listed=bool(scope.epoch))
     reason = status.message or status.reason
     if state is ResourceState.STALE and not reason:
         reason = "its watch is not open"
@@ -193,9 +196,9 @@ def _update_scope(status: ResourceStatus, held: ScopeRecord) -> ScopeRecord:
         namespace=status.namespace,
         state=state,
         reason=reason,
-        last_received=status.last_received or held.last_received,
+        last_received=status.last_received or scope.last_received,
         resource_version=status.resource_version,
-        epoch=held.epoch,
+        epoch=scope.epoch,
     )
 
 
@@ -207,7 +210,7 @@ def _state_of(status: ResourceStatus, *, is_listed: bool) -> ResourceState:
     return ResourceState.UNKNOWN if status.state == "failing" else ResourceState.LISTING
 
 
-def _last_answer(held: ClusterRecord, heartbeat: Heartbeat) -> str:
+def _last_answer(record: ClusterRecord, heartbeat: Heartbeat) -> str:
     """The later time, as one of two replicas may receive less; never one that is still to come.
 
     A watcher whose clock runs ahead would make a server look alive that has died since. A clock
@@ -217,7 +220,7 @@ def _last_answer(held: ClusterRecord, heartbeat: Heartbeat) -> str:
     ahead = _parse(heartbeat.observed_at) - datetime.now(UTC)
     if reported and ahead > _CLOCK_SLACK:
         reported = _earlier(reported, ahead)
-    latest = max(held.last_answer, reported, key=_parse)
+    latest = max(record.last_answer, reported, key=_parse)
     return utc_now() if _parse(latest) > datetime.now(UTC) else latest
 
 
@@ -228,30 +231,30 @@ def _earlier(time: str, by: timedelta) -> str:
         return ""
 
 
-def is_outdated(heartbeat: Heartbeat, held: ClusterRecord) -> bool:
+def is_outdated(heartbeat: Heartbeat, record: ClusterRecord) -> bool:
     """Whether a newer heartbeat was applied already: they come again, and out of order."""
-    if heartbeat.incarnation.number < held.incarnation:
+    if heartbeat.incarnation.number < record.incarnation:
         return True
-    last = _parse(held.reported_at)
+    last = _parse(record.reported_at)
     # A watcher whose clock ran ahead, and is gone, must not silence the one after it.
     is_ahead = last > datetime.now(UTC) + _CLOCK_SLACK
     return _parse(heartbeat.observed_at) < last and not is_ahead
 
 
-def is_locked_out(heartbeat: Heartbeat, held: ClusterRecord) -> bool:
+def is_locked_out(heartbeat: Heartbeat, record: ClusterRecord) -> bool:
     """Whether all that a live watcher sends is dropped because of its low number (rule P2).
 
     Whoever claimed the higher number had a wrong clock, or no right to it, and is silent now.
     """
-    if heartbeat.incarnation.number >= held.incarnation:
+    if heartbeat.incarnation.number >= record.incarnation:
         return False
-    now, last = datetime.now(UTC), _parse(held.reported_at)
+    now, last = datetime.now(UTC), _parse(record.reported_at)
     return not now - REPORTED_WITHIN < last < now + _CLOCK_SLACK
 
 
 def _parse(time: str) -> datetime:
     try:
-        found = datetime.fromisoformat(time)
+        moment = datetime.fromisoformat(time)
     except ValueError:
         return datetime.min.replace(tzinfo=UTC)
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

@@ -84,12 +84,12 @@ class ClusterStatus:
 
     async def write_all(self) -> None:
         """Write the status of every Cluster object where it has changed."""
-        found = await self._reader.available_clusters()
-        if not found.away:  # else a name may be missing
-            self._aliases = self._compare_names(found.records)
+        fleet = await self._reader.available_clusters()
+        if not fleet.away:  # else a name may be missing
+            self._aliases = self._compare_names(fleet.records)
         hub = self._clusters.hub
-        wanted = {info.name for info in self._clusters.all() if info.provider == _PROVIDER}
-        for name in self._written.keys() - wanted:
+        names = {info.name for info in self._clusters.all() if info.provider == _PROVIDER}
+        for name in self._written.keys() - names:
             del self._written[name]
             self._counted_at.pop(name, None)
             self._log_once.reset(name)
@@ -99,28 +99,28 @@ class ClusterStatus:
         # Whatever the providers are: controllers ignore stale records, but may not delete them.
         with suppress(FleetbusError):  # unreadable records are read again by whoever needs them
             await self._leave_records.clear(client, self._clusters.all())
-        if not wanted:
+        if not names:
             return
         await for_each(
-            [record for record in found.records if record.name in wanted],
+            [record for record in fleet.records if record.name in names],
             lambda record: self._write(client, record, self._aliases.get(record.name, ())),
         )
-        await for_each(filter(found.is_away, wanted), lambda name: self._mark_away(client, name))
+        await for_each(filter(fleet.is_away, names), lambda name: self._mark_away(client, name))
 
     def _compare_names(self, records: Iterable[ClusterRecord]) -> Mapping[str, tuple[str, ...]]:
         """The other names of each cluster; new ones are logged.
 
         Whoever works through one name undoes what is done through the other.
         """
-        found = aliases_of(records)
-        for name in self._aliases.keys() - found.keys():
+        aliases = aliases_of(records)
+        for name in self._aliases.keys() - aliases.keys():
             with suppress(KeyError):
                 ALIASES.remove(name)
-        for name, others in found.items():
+        for name, others in aliases.items():
             ALIASES.labels(name).set(len(others))
             if others and others != self._aliases.get(name):
                 log.warning("cluster_has_two_names", cluster=name, others=others)
-        return found
+        return aliases
 
     async def _write(
         self, client: KubeClient, record: ClusterRecord, aliases: Sequence[str]
@@ -141,12 +141,12 @@ class ClusterStatus:
         if self._written.get(name) == _STORE_AWAY:
             return
         try:
-            found = await client.get(CLUSTERS, "", name)
-            if found is None:
+            obj = await client.get(CLUSTERS, "", name)
+            if obj is None:
                 return  # it has just left
-            held = cast("list[Object]", (found.get("status") or {}).get("conditions") or [])
-            others = [one for one in held if one.get("type") != "Synced"]
-            conditions = _with_times([*others, _STORE_AWAY], held)
+            stored = cast("list[Object]", (obj.get("status") or {}).get("conditions") or [])
+            others = [condition for condition in stored if condition.get("type") != "Synced"]
+            conditions = _with_times([*others, _STORE_AWAY], stored)
             status = {"status": {"conditions": conditions}}
             await client.patch(CLUSTERS, "", name, status, subresource="status")
         except FleetbusError as e:
@@ -160,19 +160,19 @@ class ClusterStatus:
 
     async def _patch(self, client: KubeClient, record: ClusterRecord, status: Object) -> None:
         try:
-            found = await client.get(CLUSTERS, "", record.name)
+            obj = await client.get(CLUSTERS, "", record.name)
         except NotFound:
             return  # this hub has no Cluster objects: another provider defines the fleet
-        if found is None:
+        if obj is None:
             return  # it has just left
-        held = cast("Object", found.get("status") or {})
+        stored = cast("Object", obj.get("status") or {})
         conditions = _with_times(
-            status["conditions"], cast("list[Object]", held.get("conditions") or [])
+            status["conditions"], cast("list[Object]", stored.get("conditions") or [])
         )
         # A store that was lost knows no UID; until it does again, this one counts (rule W13).
-        uid = status["uid"] or held.get("uid", "")
+        uid = status["uid"] or stored.get("uid", "")
         changed = status | {"conditions": conditions, "uid": uid}
-        if {key: held.get(key) for key in changed} != changed:
+        if {key: stored.get(key) for key in changed} != changed:
             # While the cluster answers, the time would have to be written over and over.
             is_connected = conditions[0]["status"] == "True"
             changed["lastAnswer"] = None if is_connected else record.last_answer or None
@@ -274,24 +274,24 @@ def _condition(kind: str, holds: bool, reason: str, message: str) -> Object:
     }
 
 
-def _names(what: str, resources: Sequence[ResourceRecord]) -> str:
+def _names(label: str, resources: Sequence[ResourceRecord]) -> str:
     if not resources:
         return ""
     names = [f"{r.plural}.{r.group}" if r.group != "core" else r.plural for r in resources]
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return f"{what}: {', '.join(names[:_MAX_NAMED])}{more}"
+    return f"{label}: {', '.join(names[:_MAX_NAMED])}{more}"
 
 
-def _with_times(wanted: Sequence[Object], held: Sequence[Object]) -> list[Object]:
+def _with_times(conditions: Sequence[Object], previous: Sequence[Object]) -> list[Object]:
     """Conditions with the time of their last change, kept where the status is the same."""
     now = rfc3339(datetime.now(UTC), timespec="seconds")
-    before = {str(condition.get("type")): condition for condition in held}
-    found: list[Object] = []
-    for condition in wanted:
+    before = {str(condition.get("type")): condition for condition in previous}
+    timed: list[Object] = []
+    for condition in conditions:
         old = before.get(condition["type"], {})
         same = old.get("status") == condition["status"] and "lastTransitionTime" in old
-        found.append(condition | {"lastTransitionTime": old["lastTransitionTime"] if same else now})
-    return found
+        timed.append(condition | {"lastTransitionTime": old["lastTransitionTime"] if same else now})
+    return timed
 
 
 _STORE_AWAY: Final = _condition(

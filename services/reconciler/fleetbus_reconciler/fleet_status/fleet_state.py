@@ -89,15 +89,15 @@ class FleetState:
             The clusters that left.
         """
         async with self._converging:
-            found = await self._reader.available_clusters()
-            held = {record.name: record for record in found.records}
-            wanted = {info.name: info for info in self._clusters.all()}
-            changed = [info for info in wanted.values() if _differs(info, held.get(info.name))]
+            fleet = await self._reader.available_clusters()
+            records = {record.name: record for record in fleet.records}
+            infos = {info.name: info for info in self._clusters.all()}
+            changed = [info for info in infos.values() if _differs(info, records.get(info.name))]
             # A cluster whose shard is away is written when that is back.
-            await for_each((info for info in changed if not found.is_away(info.name)), self._put)
+            await for_each((info for info in changed if not fleet.is_away(info.name)), self._put)
             if not self._clusters.is_known:
                 return frozenset()
-            gone = held.keys() - wanted.keys()
+            gone = records.keys() - infos.keys()
             for name in gone:
                 log.info("cluster_removed", cluster=name)
                 self._forget(name)
@@ -105,9 +105,9 @@ class FleetState:
             return gone
 
     async def _put(self, info: ClusterInfo) -> None:
-        def change(held: Records) -> Records:
-            resources = suspend(held.resources) if info.suspended else held.resources
-            return Records(member_record(info, held.cluster), resources)
+        def change(records: Records) -> Records:
+            resources = suspend(records.resources) if info.suspended else records.resources
+            return Records(member_record(info, records.cluster), resources)
 
         if not await self._writer.update_records(info.name, change):
             log.info("cluster_added", cluster=info.name)
@@ -152,18 +152,20 @@ class FleetState:
         unlisted: list[ResourceStatus] = []
         is_shut_out = False
 
-        def change(held: Records) -> Records:
+        def change(records: Records) -> Records:
             nonlocal is_shut_out
             unlisted.clear()  # called again if another projector wrote meanwhile
-            is_shut_out = is_locked_out(heartbeat, held.cluster)
-            if is_outdated(heartbeat, held.cluster):
-                return held
-            changed = update_cluster(heartbeat, held.cluster)
+            is_shut_out = is_locked_out(heartbeat, records.cluster)
+            if is_outdated(heartbeat, records.cluster):
+                return records
+            changed = update_cluster(heartbeat, records.cluster)
             if self._is_suspended(cluster):
-                return Records(suspend_cluster(changed), suspend(held.resources))
-            records = update_resources(heartbeat, held.resources, self._degraded.get(cluster, {}))
-            unlisted.extend(_unlisted(heartbeat, records))
-            return Records(changed, records)
+                return Records(suspend_cluster(changed), suspend(records.resources))
+            resources = update_resources(
+                heartbeat, records.resources, self._degraded.get(cluster, {})
+            )
+            unlisted.extend(_unlisted(heartbeat, resources))
+            return Records(changed, resources)
 
         if not await self._writer.update_records(cluster, change):
             return
@@ -214,14 +216,14 @@ class FleetState:
         cluster, key, name = completed.cluster, completed.resource_key, completed.scope
         self._degraded.get(cluster, {}).pop((key, name), None)
 
-        def change(held: Records) -> Records:
-            found = held.resources.get(key) or ResourceRecord(
+        def change(records: Records) -> Records:
+            record = records.resources.get(key) or ResourceRecord(
                 group=completed.group,
                 version=completed.version,
                 plural=completed.resource,
                 kind=completed.kind,
             )
-            scope = found.scopes.get(name) or ScopeRecord()
+            scope = record.scopes.get(name) or ScopeRecord()
             listed = msgspec.structs.replace(
                 scope,
                 state=ResourceState.SYNCED,
@@ -230,9 +232,9 @@ class FleetState:
                 last_received=scope.last_received or utc_now(),
                 reported_at=scope.reported_at or utc_now(),
             )
-            changed = {key: found.with_scopes({**found.scopes, name: listed})}
+            changed = {key: record.with_scopes({**record.scopes, name: listed})}
             is_suspended = self._is_suspended(cluster)
-            return held._replace(resources=suspend(changed) if is_suspended else changed)
+            return records._replace(resources=suspend(changed) if is_suspended else changed)
 
         await self._writer.update_records(cluster, change, completed=completed)
 
@@ -244,13 +246,15 @@ class FleetState:
         key, name = listed.resource_key, listed.scope
         self._degraded.setdefault(listed.cluster, {})[key, name] = reason
 
-        def change(held: Records) -> Records:
-            found = held.resources.get(key)
-            scope = found.scopes.get(name) if found is not None else None
-            if found is None or scope is None or not scope.epoch:
-                return held
+        def change(records: Records) -> Records:
+            record = records.resources.get(key)
+            scope = record.scopes.get(name) if record is not None else None
+            if record is None or scope is None or not scope.epoch:
+                return records
             scope = msgspec.structs.replace(scope, state=ResourceState.DEGRADED, reason=reason)
-            return held._replace(resources={key: found.with_scopes({**found.scopes, name: scope})})
+            return records._replace(
+                resources={key: record.with_scopes({**record.scopes, name: scope})}
+            )
 
         await self._writer.update_records(listed.cluster, change)
 
@@ -265,13 +269,13 @@ class FleetState:
             state = ResourceState.LISTING if scope.epoch else scope.state
             return msgspec.structs.replace(scope, state=state, reason=reason, epoch="")
 
-        def change(held: Records) -> Records:
+        def change(records: Records) -> Records:
             doubted = {
                 key: record.with_scopes({name: doubt(s) for name, s in record.scopes.items()})
-                for key, record in held.resources.items()
+                for key, record in records.resources.items()
                 if record.scopes
             }
-            return held._replace(resources=doubted)
+            return records._replace(resources=doubted)
 
         async def update(cluster: ClusterRecord) -> None:
             if self._keys.shard_of(cluster.name) == shard:
@@ -289,14 +293,14 @@ class FleetState:
         """
         self._degraded.get(cluster, {}).pop((resource, scope), None)
 
-        def change(held: Records) -> Records:
-            found = held.resources.get(resource)
-            if found is None or scope not in found.scopes:
-                return held
-            left = {name: state for name, state in found.scopes.items() if name != scope}
+        def change(records: Records) -> Records:
+            record = records.resources.get(resource)
+            if record is None or scope not in record.scopes:
+                return records
+            left = {name: state for name, state in record.scopes.items() if name != scope}
             if not left:
-                return held._replace(resources={}, removed={resource})
-            return held._replace(resources={resource: found.with_scopes(left)})
+                return records._replace(resources={}, removed={resource})
+            return records._replace(resources={resource: record.with_scopes(left)})
 
         await self._writer.update_records(cluster, change)
 
@@ -305,8 +309,8 @@ class FleetState:
         limit = datetime.now(UTC) - after
         reason = f"no heartbeat has reported it for {after.total_seconds():.0f} s"
 
-        def change(held: Records) -> Records:
-            return held._replace(resources=mark_stale(held.resources, limit, reason))
+        def change(records: Records) -> Records:
+            return records._replace(resources=mark_stale(records.resources, limit, reason))
 
         async def update(cluster: ClusterRecord) -> None:
             resources = await self._reader.resources(cluster.name)

@@ -76,15 +76,16 @@ class ResyncRequests:
         key = (cluster, resource.key, newer_than or -audit)
         if self._is_repeated(key) or not self._is_possible(cluster, resource):
             return
-        held = await self._read(cluster, resource)
-        if newer_than and held is not None and held.min_epoch > newer_than:
+        stored = await self._read(cluster, resource)
+        if newer_than and stored is not None and stored.min_epoch > newer_than:
             await wake_watchers(self._bus, cluster)
         else:
-            found = await self._beyond_all_seen(cluster, resource, held, newer_than)
-            number = found.incarnation + int(new_history)
+            request = await self._beyond_all_seen(cluster, resource, stored, newer_than)
+            number = request.incarnation + int(new_history)
             changes = {"reason": reason, "incarnation": number, "refused": refused}
             log.info("resync_requested", cluster=cluster, resource=str(resource), reason=reason)
-            await request_resync(self._bus, self._kv, cluster, resource, replace(found, **changes))
+            request = replace(request, **changes)
+            await request_resync(self._bus, self._kv, cluster, resource, request)
         # Only now: a request that could not be written is tried again at the next occasion.
         self._requested_at[key] = time.monotonic()
 
@@ -176,24 +177,24 @@ class ResyncRequests:
         return True
 
     async def _read(self, cluster: str, resource: Resource) -> ResyncRequest | None:
-        held = await read_resync(self._kv, cluster, resource)
-        if held is not None and is_too_far_ahead(held.min_epoch, now_ms()):
+        request = await read_resync(self._kv, cluster, resource)
+        if request is not None and is_too_far_ahead(request.min_epoch, now_ms()):
             return None  # by a clock that was wrong: no consumer takes such an epoch (rule B8)
-        return held
+        return request
 
     async def _beyond_all_seen(
-        self, cluster: str, resource: Resource, held: ResyncRequest | None, newer_than: int
+        self, cluster: str, resource: Resource, request: ResyncRequest | None, newer_than: int
     ) -> ResyncRequest:
         """A request that no epoch satisfies which anybody has seen."""
-        before = held or ResyncRequest(min_epoch=0)
+        before = request or ResyncRequest(min_epoch=0)
         record = await self._reader.cluster(cluster)
         resources = {r.key: r for r in await self._reader.resources(cluster)}
-        known = resources.get(resource.key)
+        stored = resources.get(resource.key)
         applied = await self._reader.highest_incarnation(cluster, resource.key)
-        seen = max(newer_than, before.epoch, known.epoch_id if known else 0)
+        highest = max(newer_than, before.epoch, stored.epoch_id if stored else 0)
         return ResyncRequest(
-            min_epoch=max(now_ms(), seen + 1, before.min_epoch),
+            min_epoch=max(now_ms(), highest + 1, before.min_epoch),
             # A watcher whose number is lower than this one claims another (rule W23).
             incarnation=max(applied, record.incarnation if record else 0, before.incarnation),
-            epoch=seen,
+            epoch=highest,
         )

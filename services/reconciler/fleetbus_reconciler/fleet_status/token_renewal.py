@@ -33,6 +33,7 @@ from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.process.access.tokens import read_expiry
 from fleetbus.process.clock import rfc3339
 from fleetbus.process.log_once import LogOnce
+from fleetbus.process.pauses import pause_of
 from fleetbus_reconciler.for_each import for_each
 
 log = structlog.get_logger()
@@ -84,7 +85,7 @@ class TokenRenewal:
         self._config = hub
         self._clusters = clusters
         self._namespace = namespace
-        self._watcher_secrets = [tuple(one.split("/", 1)) for one in watcher_secrets]
+        self._watcher_secrets = [tuple(path.split("/", 1)) for path in watcher_secrets]
         self._now = now
         self._apart = apart
         # Of each Secret that failed: how often in a row, and when to try again (`monotonic`).
@@ -110,32 +111,38 @@ class TokenRenewal:
             KubeError: the hub refused, or did not answer.
         """
         await self._clusters.known()
-        secrets = [RenewableSecret(one) for one in await self._read_all(hub)]
-        secrets = [one for one in secrets if one.is_renewable and self._clusters.get(one.cluster)]
+        secrets = [RenewableSecret(secret) for secret in await self._read_all(hub)]
+        secrets = [
+            secret
+            for secret in secrets
+            if secret.is_renewable and self._clusters.get(secret.cluster)
+        ]
         self._show(secrets)
-        current = {(one.namespace, one.name) for one in secrets}
-        self._failures = {key: kept for key, kept in self._failures.items() if key in current}
-        due = [one for one in secrets if one.is_due(self._now()) and not self._waits(one)]
-        await for_each(due, lambda one: self._renew(hub, one))
+        current = {(secret.namespace, secret.name) for secret in secrets}
+        self._failures = {key: failure for key, failure in self._failures.items() if key in current}
+        due = [
+            secret for secret in secrets if secret.is_due(self._now()) and not self._waits(secret)
+        ]
+        await for_each(due, lambda secret: self._renew(hub, secret))
 
     async def _read_all(self, hub: KubeClient) -> list[Object]:
         labels = ",".join(f"{key}={value}" for key, value in KUBECONFIG_LABELS.items())
-        found = await hub.list(SECRETS, self._namespace, label_selector=labels)
+        secrets = await hub.list(SECRETS, self._namespace, label_selector=labels)
         for namespace, name in self._watcher_secrets:
             secret = await hub.get(SECRETS, namespace, name)
             if secret is not None:
-                found.append(secret)
-        return found
+                secrets.append(secret)
+        return secrets
 
     def _show(self, secrets: Iterable[RenewableSecret]) -> None:
-        shown: set[_Key] = set()
+        series: set[_Key] = set()
         for secret in secrets:
             labels = (secret.cluster, secret.account)
             LEFT.labels(*labels).set(round(secret.left(self._now()), 4))
-            shown.add(labels)
-        for labels in self._shown - shown:
+            series.add(labels)
+        for labels in self._shown - series:
             LEFT.remove(*labels)
-        self._shown = shown
+        self._shown = series
 
     def _waits(self, secret: RenewableSecret) -> bool:
         _, until = self._failures.get((secret.namespace, secret.name), (0, float("-inf")))
@@ -157,13 +164,13 @@ class TokenRenewal:
             if is_renewed:
                 log.info("member_token_renewed", cluster=secret.cluster, account=secret.account)
 
-    async def _try(self, hub: KubeClient, known: RenewableSecret) -> bool:
+    async def _try(self, hub: KubeClient, candidate: RenewableSecret) -> bool:
         """Renew one token; False if another projector has done so."""
-        place = (known.namespace, known.name)
-        found = await hub.get(SECRETS, *place)
-        if found is None or not (secret := RenewableSecret(found)).is_due(self._now()):
+        place = (candidate.namespace, candidate.name)
+        obj = await hub.get(SECRETS, *place)
+        if obj is None or not (secret := RenewableSecret(obj)).is_due(self._now()):
             return False
-        async with KubeClient(self._access(secret, found)) as member:
+        async with KubeClient(self._access(secret, obj)) as member:
             await self._check_identity(secret.cluster, member)
             token = await request_token(member, secret.account, secret.lifetime)
         if secret.outlasts(token):
@@ -176,10 +183,10 @@ class TokenRenewal:
             raise _too_short(token)  # it is better than the old one; the next try waits
         return True
 
-    def _access(self, secret: RenewableSecret, found: Object) -> KubeConfig:
+    def _access(self, secret: RenewableSecret, obj: Object) -> KubeConfig:
         """The access data in the Secret, with the settings of the Cluster."""
         info = self._clusters.get(secret.cluster)
-        config, problem = read_kubeconfig(f"{secret.namespace}/{secret.name}", found)
+        config, problem = read_kubeconfig(f"{secret.namespace}/{secret.name}", obj)
         if config is not None and info is not None and info.config is not None:
             config = replace(config, insecure=info.config.insecure, http=info.config.http)
         config, problem = checked((config, problem))
@@ -198,7 +205,7 @@ class TokenRenewal:
     def _note_failure(self, secret: RenewableSecret, error: Exception) -> None:
         key = (secret.namespace, secret.name)
         failed = self._failures.get(key, (0, 0.0))[0] + 1
-        pause = min(_BACKOFF_FIRST * 2 ** min(failed - 1, 10), _BACKOFF_CAP)
+        pause = pause_of(failed, _BACKOFF_FIRST, _BACKOFF_CAP)
         self._failures[key] = (failed, time.monotonic() + pause.total_seconds())
         expired = isinstance(error, Unauthorized) or secret.left(self._now()) <= 0
         how = f"fleetbus join {secret.cluster} --bootstrap, with an administrator's kubeconfig"

@@ -64,15 +64,15 @@ class WatchSpecWriter:
                     await self._changed.wait()
 
     async def _converge(self) -> None:
-        found = await scan_keys(self._bus, KV_WATCH)
-        held = {key: entry.value for key, entry in found.items()}
+        entries = await scan_keys(self._bus, KV_WATCH)
+        stored = {key: entry.value for key, entry in entries.items()}
 
         async def write(info: ClusterInfo) -> None:
-            key, wanted = kv_watch_spec(info.name), encode_spec(spec_of(info))
-            if held.pop(key, None) != wanted:
-                await self._kv.put(key, wanted)
+            key, spec = kv_watch_spec(info.name), encode_spec(spec_of(info))
+            if stored.pop(key, None) != spec:
+                await self._kv.put(key, spec)
                 await wake_watchers(self._bus, info.name)
                 log.info("watch_spec_written", cluster=info.name, suspended=info.suspended)
 
         await for_each(self._clusters.all(), write)
-        await for_each(held, self._kv.delete)  # of clusters that left
+        await for_each(stored, self._kv.delete)  # of clusters that left

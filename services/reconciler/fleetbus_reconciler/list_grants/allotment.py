@@ -153,12 +153,12 @@ class Allotment:
         """Whether an epoch of this size fits into the share of its cluster."""
         return not self._of[cluster] or self._bytes[cluster] + size <= self._share
 
-    def size(self, expected: int, known: int) -> int:
+    def size(self, expected: int, objects: int) -> int:
         """Estimate the size of an epoch.
 
         Args:
             expected: by its watcher, in bytes; 0 if it does not know.
-            known: how many objects of it the snapshot has; 0 if none.
+            objects: how many objects of it the snapshot has; 0 if none.
 
         Returns:
             Bytes; 0 if the stream has no limit.
@@ -167,7 +167,7 @@ class Allotment:
             return 0
         # Without any information, as if all that may run at once were equally large.
         share = self._capacity.budget // self._epochs
-        expected = expected or known * self._capacity.message or share
+        expected = expected or objects * self._capacity.message or share
         return max(expected, min(share, _MIN_SIZE), 1)
 
     def fits(self, size: int, *, whole: bool) -> bool:

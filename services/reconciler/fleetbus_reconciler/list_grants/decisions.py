@@ -81,18 +81,18 @@ class Decisions:
 
     def apply_to(self, key: str, requests: GrantRequests) -> GrantRequests:
         """Apply the decisions to the requests of a key, but not to those changed meanwhile."""
-        kept: list[GrantRequest] = []
+        remaining: list[GrantRequest] = []
         answers = self._answers[key]
         for request in requests:
             if request.identity not in answers:
-                kept.append(request)  # it is new
+                remaining.append(request)  # it is new
                 continue
             before, answer = answers[request.identity]
             if answer is None:
                 if before.epoch != request.epoch:
-                    kept.append(request)  # it seemed dead, but has just begun
+                    remaining.append(request)  # it seemed dead, but has just begun
             elif request.is_granted:
-                kept.append(request)  # another projector was faster
+                remaining.append(request)  # another projector was faster
             else:
-                kept.append(msgspec.structs.replace(request, answer=answer))
-        return tuple(kept)
+                remaining.append(msgspec.structs.replace(request, answer=answer))
+        return tuple(remaining)

@@ -21,6 +21,7 @@ from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_scan import scan_pages
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.process.log_once import LogOnce
+from fleetbus.process.pauses import pause_of
 from fleetbus.watchers.grant_requests import (
     MOST_BYTES,
     NO_GRANT_REQUESTS,
@@ -63,13 +64,13 @@ class _Write:
     """Of the value, which may be long and is read from the bucket."""
     since: float
     due_at: float
-    pause: float = _SETTLES.total_seconds()
+    looks: int = 0
 
     def postpone(self) -> bool:
         """Try again later; False if it will not come any more."""
         now = time.monotonic()
-        self.due_at = now + self.pause
-        self.pause *= 2
+        self.looks += 1
+        self.due_at = now + pause_of(self.looks, _SETTLES, _SETTLED).total_seconds()
         return now - self.since < _SETTLED.total_seconds()
 
 
@@ -101,8 +102,8 @@ class GrantKeys:
 
     def candidates(self) -> Iterator[Candidate]:
         """Yield every known request."""
-        for key, held in self.held.items():
-            for request in held.requests:
+        for key, stored in self.held.items():
+            for request in stored.requests:
                 yield Candidate(key, request)
 
     def read_again(self) -> None:
@@ -146,21 +147,21 @@ class GrantKeys:
             await self._read_all()
         await self._read_written()
 
-    def keep(self, key: str, held: StoredGrantRequests) -> None:
+    def keep(self, key: str, requests: StoredGrantRequests) -> None:
         """Note what a key holds."""
-        cluster, problem = _cluster(key), held.problem
+        cluster, problem = _cluster(key), requests.problem
         before = self.held.pop(key, NO_GRANT_REQUESTS)
         if before.requests:
             self._requests_of[cluster] -= len(before.requests)
             self._bytes_of[cluster] -= len(before.value)
-        if self._requests_of[cluster] + len(held.requests) > _REQUESTS_OF_CLUSTER:
+        if self._requests_of[cluster] + len(requests.requests) > _REQUESTS_OF_CLUSTER:
             problem = f"more than {_REQUESTS_OF_CLUSTER} requests of one cluster"
-        elif self._bytes_of[cluster] + len(held.value) > _BYTES_OF_CLUSTER:
+        elif self._bytes_of[cluster] + len(requests.value) > _BYTES_OF_CLUSTER:
             problem = f"more than {_BYTES_OF_CLUSTER} bytes of requests of one cluster"
-        elif held.requests and _is_ours(key):
-            self.held[key] = held
-            self._requests_of[cluster] += len(held.requests)
-            self._bytes_of[cluster] += len(held.value)
+        elif requests.requests and _is_ours(key):
+            self.held[key] = requests
+            self._requests_of[cluster] += len(requests.requests)
+            self._bytes_of[cluster] += len(requests.value)
         if problem:
             self._refuse(key, problem)
 
@@ -180,11 +181,13 @@ class GrantKeys:
 
     async def _restore(self, key: str) -> None:
         """Write a key again that was lost with the bucket: keys are never deleted on purpose."""
-        requests, held = self.held[key].requests, await read_grant_requests(self._kv, key)
-        if not held.revision:
+        requests, stored = self.held[key].requests, await read_grant_requests(self._kv, key)
+        if not stored.revision:
             log.warning("grant_requests_restored", key=key)
-            held = await change_grant_requests(self._kv, key, lambda found: found or requests, held)
-        self.keep(key, held)
+            stored = await change_grant_requests(
+                self._kv, key, lambda present: present or requests, stored
+            )
+        self.keep(key, stored)
 
     async def _read_written(self) -> None:
         now = time.monotonic()
@@ -199,11 +202,11 @@ class GrantKeys:
 
     async def _look(self, key: str, write: _Write) -> None:
         # A key without requests is not kept; our own write that emptied it needs no read.
-        held = self.held.get(key, NO_GRANT_REQUESTS)
-        if hash(held.value) != write.digest:
-            held = await read_grant_requests(self._kv, key)
-            self.keep(key, held)
-        is_there = hash(held.value) == write.digest
+        stored = self.held.get(key, NO_GRANT_REQUESTS)
+        if hash(stored.value) != write.digest:
+            stored = await read_grant_requests(self._kv, key)
+            self.keep(key, stored)
+        is_there = hash(stored.value) == write.digest
         of_cluster = self._written[_cluster(key)]
         # Another write may have been received meanwhile.
         if of_cluster.get(key) is write and (is_there or not write.postpone()):

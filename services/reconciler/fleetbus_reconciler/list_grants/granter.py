@@ -198,14 +198,14 @@ class Granter:
     def _update_states(self, candidates: Sequence[Candidate]) -> None:
         """Keep the state of these requests, and of no others."""
         now = now_ms()
-        known: dict[CandidateId, _RequestState] = {}
+        states: dict[CandidateId, _RequestState] = {}
         for candidate in candidates:
             answer = candidate.request.answer if self._is_new else None
             received = min(answer.received, now) if answer is not None else now
-            known[candidate.identity] = self._states.get(candidate.identity) or _RequestState(
+            states[candidate.identity] = self._states.get(candidate.identity) or _RequestState(
                 received
             )
-        self._states = known
+        self._states = states
         self._is_new = False
 
     def _order(self, candidate: Candidate) -> tuple[int, int]:
@@ -245,19 +245,19 @@ class Granter:
     async def _is_dead(self, candidate: Candidate) -> bool:
         """Whether its watcher never began, or has sent nothing for `epoch_idle`."""
         now = time.monotonic()
-        seen = self._runs[candidate.identity, candidate.request.epoch]
+        run = self._runs[candidate.identity, candidate.request.epoch]
         if not candidate.request.epoch:
-            return now - seen.since >= _BEGIN_WITHIN.total_seconds()
-        last = max(seen.since, self._arrived[candidate.listing])
+            return now - run.since >= _BEGIN_WITHIN.total_seconds()
+        last = max(run.since, self._arrived[candidate.listing])
         if now - last < self._settings.epoch_idle.total_seconds():
-            seen.read_to = None
+            run.read_to = None
             return False
         capacity = await self._measure()
         if capacity is None:
             return False
         # What it has sent may only be unread: the projector is slow, or has no store.
-        seen.read_to = capacity.last if seen.read_to is None else seen.read_to
-        return capacity.is_read(seen.read_to)
+        run.read_to = capacity.last if run.read_to is None else run.read_to
+        return capacity.is_read(run.read_to)
 
     async def _admit(
         self, decisions: Decisions, waiting: Sequence[Candidate], running: Sequence[Candidate]
@@ -332,12 +332,12 @@ class Granter:
         return self._capacity
 
     async def _size(self, allotment: Allotment, candidate: Candidate) -> int:
-        known = 0
+        objects = 0
         if not candidate.request.bytes:
             # If Redis is away, as if nothing was known.
             with suppress(RedisError):
-                known = await self._reader.count(candidate.cluster, candidate.epoch.resource_key)
-        return allotment.size(candidate.request.bytes, known)
+                objects = await self._reader.count(candidate.cluster, candidate.epoch.resource_key)
+        return allotment.size(candidate.request.bytes, objects)
 
     def _send_keep_alives(self, decisions: Decisions, waiting: Sequence[Candidate]) -> None:
         now = now_ms()
@@ -362,16 +362,16 @@ class Granter:
             await notify_granted(self._bus, cluster)
 
     async def _write_one(self, decisions: Decisions, key: str) -> None:
-        held = self._keys.held.get(key, NOT_READ)
+        stored = self._keys.held.get(key, NOT_READ)
         try:
-            held = await change_grant_requests(
-                self._kv, key, lambda found: decisions.apply_to(key, found), held
+            stored = await change_grant_requests(
+                self._kv, key, lambda requests: decisions.apply_to(key, requests), stored
             )
         except GrantRequestsContended as e:
             # A watcher may write its own keys without end: the others go on (rule B18).
             log.warning("grant_contended", key=key, error=str(e))
-            held = await read_grant_requests(self._kv, key)
-        self._keys.keep(key, held)
+            stored = await read_grant_requests(self._kv, key)
+        self._keys.keep(key, stored)
 
     def _update_metrics(self) -> None:
         requests = [candidate.request for candidate in self._keys.candidates()]

@@ -136,7 +136,7 @@ class AuditEvaluator:
         self._tombstones.note_risen_floor(audit.cluster, audit.resource_key)
 
     async def _repair(self, audit: Audit, decision: AuditDecision) -> None:
-        found = ", ".join(f"{count} {kind}" for kind, count in decision.counts.items() if count)
+        counts = ", ".join(f"{count} {kind}" for kind, count in decision.counts.items() if count)
         group, _, plural = audit.resource_key.partition("/")
         resource = Resource(group, "", plural)
         # A restored etcd that has passed its old versions lists nothing that is newer than what we
@@ -144,7 +144,7 @@ class AuditEvaluator:
         is_of_another_history = decision.ahead > 0 and audit[:3] in self._ahead
         if decision.ahead:
             self._ahead.add(audit[:3])
-        reason = f"an audit found {found}"
+        reason = f"an audit found {counts}"
         await self._state.mark_degraded(audit, reason)
         await self._resyncs.request(
             audit.cluster,

@@ -98,8 +98,8 @@ class BusResources:
         """
         while True:
             await asyncio.sleep(_INTERVAL.total_seconds())
-            found = await self._ensure_again()
-            if found == self._bucket:
+            created = await self._ensure_again()
+            if created == self._bucket:
                 continue
             log.error("bucket_was_lost")
             for read_again in self._read_again:
@@ -109,7 +109,7 @@ class BusResources:
             except (BusError, RedisError) as e:
                 log.warning("resyncs_not_requested", error=str(e))
             else:
-                self._bucket = found
+                self._bucket = created
 
     async def _ensure(self) -> str:
         """Return when the bucket was created."""

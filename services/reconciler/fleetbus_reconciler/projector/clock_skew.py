@@ -62,13 +62,17 @@ class ClockSkew:
         cluster = cluster_of(delivery.subject)
         if cluster and self._log_once.should_log(key=cluster):
             seconds, now = (delivery.ahead - now_ms()) / 1000, utc_now()
-            await self._writer.update_records(cluster, lambda held: _with_clock(held, seconds, now))
+            await self._writer.update_records(
+                cluster, lambda records: _with_clock(records, seconds, now)
+            )
             self._skewed.add(cluster)
 
     async def clear(self, cluster: str) -> None:
         """Clear the record: a list of the cluster was not refused."""
         if cluster in self._skewed:
-            await self._writer.update_records(cluster, lambda held: _with_clock(held, 0.0, ""))
+            await self._writer.update_records(
+                cluster, lambda records: _with_clock(records, 0.0, "")
+            )
             self._log_once.reset(cluster)
             self._skewed.discard(cluster)
 
@@ -97,12 +101,12 @@ class ClockSkew:
         """Load what was refused before a restart."""
         for key, entry in (await scan_keys(self._bus, KV_RESYNC)).items():
             try:
-                wanted, (cluster, resource) = decode_resync(entry.value), split_kv_resync(key)
+                request, (cluster, resource) = decode_resync(entry.value), split_kv_resync(key)
             except (MalformedMessage, ValueError):
                 continue
-            if wanted.refused:
+            if request.refused:
                 # The list that followed from this request may have been refused, too.
-                number = max(wanted.refused, wanted.min_epoch)
+                number = max(request.refused, request.min_epoch)
                 self._refused.setdefault((cluster, resource), number)
 
     async def _request_due(self) -> None:
@@ -113,6 +117,6 @@ class ClockSkew:
                 self._refused.pop((cluster, resource), None)
 
 
-def _with_clock(held: Records, seconds: float, at: str) -> Records:
-    skewed = msgspec.structs.replace(held.cluster, clock_ahead=seconds, clock_reported_at=at)
-    return held._replace(cluster=skewed)
+def _with_clock(records: Records, seconds: float, at: str) -> Records:
+    skewed = msgspec.structs.replace(records.cluster, clock_ahead=seconds, clock_reported_at=at)
+    return records._replace(cluster=skewed)

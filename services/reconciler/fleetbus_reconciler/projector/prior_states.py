@@ -82,14 +82,14 @@ class PriorStatePublisher:
 
     async def _publish(self, shard: int) -> int:
         """Publish the first states that wait in a shard; returns how many there were."""
-        kept = await self._states.read(shard, most=_BATCH)
-        await asyncio.gather(*map(self._publish_one, kept))
-        if await self._states.drop(shard, kept):
-            PUBLISHED.inc(len(kept))
-        return len(kept)
+        states = await self._states.read(shard, most=_BATCH)
+        await asyncio.gather(*map(self._publish_one, states))
+        if await self._states.drop(shard, states):
+            PUBLISHED.inc(len(states))
+        return len(states)
 
-    async def _publish_one(self, kept: KeptState) -> None:
-        prior = kept.prior
+    async def _publish_one(self, state: KeptState) -> None:
+        prior = state.prior
         body = encode_prior_state(prior)
         headers = {MSG_ID: prior_state_id(prior), "content-type": CONTENT_TYPE}
         try:

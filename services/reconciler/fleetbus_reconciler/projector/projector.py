@@ -126,10 +126,10 @@ class Projector:
         return {self._writer.keys.shard_of(cluster) for cluster in clusters if cluster}
 
     async def _apply(self, deliveries: Sequence[Delivery]) -> None:
-        for part in rounds(deliveries):
-            if part.events:
-                await self._apply_events(part.events)
-            await for_each(part.others.values(), self._take_all)
+        for batch in rounds(deliveries):
+            if batch.events:
+                await self._apply_events(batch.events)
+            await for_each(batch.others.values(), self._take_all)
 
     async def _apply_events(self, events: Sequence[Event]) -> None:
         result = await self._writer.apply(events)
@@ -255,15 +255,15 @@ class Projector:
 
     async def _request_incomplete(self) -> None:
         now = time.monotonic()
-        found: dict[OpenEpoch, float] = {}
-        clusters = [one.name for one in (await self._reader.available_clusters()).records]
+        open_epochs: dict[OpenEpoch, float] = {}
+        clusters = [record.name for record in (await self._reader.available_clusters()).records]
         for epochs in await for_each(clusters, self._writer.sweeps.find_open):
             for epoch in epochs:
                 # While objects still arrive its value changes, and its time starts again.
-                found[epoch] = self._open.get(epoch, now)
-        self._open = found
+                open_epochs[epoch] = self._open.get(epoch, now)
+        self._open = open_epochs
         limit = now - self._settings.incomplete_wait.total_seconds()
-        for epoch, since in found.items():
+        for epoch, since in open_epochs.items():
             if since <= limit:
                 group, _, plural = epoch.resource_key.partition("/")
                 await self._resyncs.request(
@@ -285,9 +285,9 @@ def _place_of(subject: str) -> tuple[str, Resource] | None:
         if tokens[1:2] == ["epochs"]:
             cluster, group, plural = tokens[2:5]
             return check_cluster(cluster), Resource(decode_token(group), "", decode_token(plural))
-        found = parse_event_subject(subject)
+        place = parse_event_subject(subject)
     except (InvalidName, ValueError):
         return None
-    if found.verb is Verb.LISTED:
+    if place.verb is Verb.LISTED:
         return None
-    return found.cluster, Resource(found.group, "", found.resource)
+    return place.cluster, Resource(place.group, "", place.resource)

@@ -179,13 +179,13 @@ class Sweeper:
 
         The first check after a start takes all, as they may be our own.
         """
-        clusters = [one.name for one in (await self._reader.available_clusters()).records]
+        clusters = [record.name for record in (await self._reader.available_clusters()).records]
         pending = await for_each(clusters, self._writer.sweeps.find_pending)
-        found = {completed for epochs in pending for completed in epochs}
-        for completed in found if self._pending is None else found & self._pending:
+        epochs = {completed for each in pending for completed in each}
+        for completed in epochs if self._pending is None else epochs & self._pending:
             if not self._is_held(completed):
                 self.add(completed)
-        self._pending = found
+        self._pending = epochs
 
     async def request_second_lists(self) -> None:
         """Request the list that releases or confirms a hold, once it may count (rule P7)."""
@@ -222,8 +222,8 @@ class Sweeper:
     async def _is_defined(self, completed: CompletedEpoch) -> bool:
         """Whether the snapshot holds the CRD of a type that is reported as removed (rule W17)."""
         name = f"{completed.resource}.{completed.group}"
-        found = await self._reader.versions(completed.cluster, _CRDS, [("", name)])
-        is_defined = any(version.is_live for version in found.values())
+        versions = await self._reader.versions(completed.cluster, _CRDS, [("", name)])
+        is_defined = any(version.is_live for version in versions.values())
         if is_defined and self._log_once.should_log(key=_key_of(completed)):
             log.warning("removed_type_has_a_crd", cluster=completed.cluster, crd=name)
         return is_defined
@@ -264,18 +264,18 @@ class Sweeper:
             await self._hold(completed, gone, await self._count(completed))
         await self.request_second_lists()
 
-    async def _hold(self, completed: CompletedEpoch, gone: int, known: int) -> None:
+    async def _hold(self, completed: CompletedEpoch, gone: int, objects: int) -> None:
         key = _key_of(completed)
         hold = self._holds.get(key)
         if hold is None:
-            delay = self._fuse.delay(known=known)
+            delay = self._fuse.delay(known=objects)
             self._holds[key] = _Hold(completed, time.monotonic(), delay)
             HELD.set(len(self._holds))
             log.error("sweep_held", cluster=completed.cluster, resource=completed.resource_key)
         elif _age_of(completed) > _age_of(hold.epoch):
             # Too early to count, but the requested list must be newer than this one, too.
             hold.epoch = completed
-        reason = f"a list lacks {gone} of {known} objects: deletions held for a second list"
+        reason = f"a list lacks {gone} of {objects} objects: deletions held for a second list"
         await self._state.mark_degraded(completed, reason)
 
     async def _request_newer(self, completed: CompletedEpoch, reason: str) -> None:
@@ -284,18 +284,18 @@ class Sweeper:
         )
 
     async def _is_believed(self, completed: CompletedEpoch, gone: int) -> bool:
-        known = await self._count(completed)
+        objects = await self._count(completed)
         key = _key_of(completed)
         hold = self._holds.get(key)
-        if not self._fuse.trips(gone=gone, known=known):
+        if not self._fuse.trips(gone=gone, known=objects):
             self._release(key)
             return True
         if hold is not None and self._agrees(hold, completed):
-            log.warning("sweep_confirmed", cluster=completed.cluster, deletions=gone, known=known)
+            log.warning("sweep_confirmed", cluster=completed.cluster, deletions=gone, known=objects)
             self._release(key)
             return True
         await self._writer.sweeps.hold(completed)
-        await self._hold(completed, gone, known)
+        await self._hold(completed, gone, objects)
         await self.request_second_lists()
         return False
 

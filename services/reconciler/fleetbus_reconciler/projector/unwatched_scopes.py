@@ -126,10 +126,10 @@ class UnwatchedScopes:
         while True:
             await asyncio.sleep(self._after / _CHECKS)
             try:
-                found = await self._reader.available_clusters()
-                names = [one.name for one in found.records]
+                fleet = await self._reader.available_clusters()
+                names = [record.name for record in fleet.records]
                 await for_each(names, self._check)
-                if not found.away:
+                if not fleet.away:
                     self._forget_gone(set(names))
             except (RedisError, BusError, StoreEmpty) as e:
                 log.warning("unwatched_scopes_not_dropped", error=str(e) or type(e).__name__)
@@ -146,10 +146,12 @@ class UnwatchedScopes:
         stored = await self._writer.removal.read_scopes(cluster)
         now = time.monotonic()  # not before: what comes while we read must not look older
         reported = [watching for watching, _ in replicas.values()]
-        known = {(key, scope) for key, record in records.items() for scope in record.scopes}
-        idle = {place for place in known - stored if _is_idle(place, records[place[0]], reported)}
-        held = (stored | known) - idle
-        lacked = {place for place in held if not all(each.may_hold(place) for each in reported)}
+        declared = {(key, scope) for key, record in records.items() for scope in record.scopes}
+        idle = {
+            place for place in declared - stored if _is_idle(place, records[place[0]], reported)
+        }
+        scopes = (stored | declared) - idle
+        lacked = {place for place in scopes if not all(each.may_hold(place) for each in reported)}
         self._since = {
             key: at for key, at in self._since.items() if key[0] != cluster or key[1] in lacked
         }
@@ -175,15 +177,15 @@ class UnwatchedScopes:
     async def _live(self, cluster: str) -> list[_Watching]:
         """The last report of every live replica, as the stream holds it."""
         subject = f"fleetbus.status.{check_cluster(cluster)}.>"
-        found: list[tuple[datetime, _Watching]] = []
+        reports: list[tuple[datetime, _Watching]] = []
         for message in await last_messages(self._bus, STREAM, [subject]):
             try:
                 beat = admit(message.subject, message.headers, message.body, now_ms=now_ms())
             except MalformedMessage:
                 continue  # logged and counted where it was consumed
             if isinstance(beat, Heartbeat):
-                found.append((message.stored_at, _Watching.of(beat)))
-        return only_live(found, datetime.now(UTC), timedelta(seconds=self._after))
+                reports.append((message.stored_at, _Watching.of(beat)))
+        return only_live(reports, datetime.now(UTC), timedelta(seconds=self._after))
 
     async def _drop(self, cluster: str, place: _Place) -> None:
         resource, scope = place
