@@ -365,7 +365,7 @@ def _not_accepted(error: ssl.SSLCertVerificationError) -> str:
     why = f"is not accepted: {error.verify_message.rstrip('.')}"
     if error.verify_code not in _UNKNOWN_CA:
         return why
-    return f"{why}; --ca-file or FLEETBUS_API_CA_FILE names the CA that it is from"
+    return f"{why}; set --ca-file or FLEETBUS_API_CA_FILE to the CA that signed it"
 
 
 def _trust(ca: str) -> ssl.SSLContext:

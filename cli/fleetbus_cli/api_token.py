@@ -37,8 +37,8 @@ def find_token(target: Target) -> ApiToken:
     if target.token or target.token_file:
         if parts.scheme != "https" and parts.hostname not in LOOPBACK:
             raise ConfigError(
-                f"a token is not sent to {target.api_url} in clear text: use https, or give no"
-                " token"
+                f"refusing to send a token to {target.api_url} in clear text: use https, or give"
+                " no token"
             )
         if target.token:
             return ApiToken(_check(target.token, "the token"), "the token that was given")

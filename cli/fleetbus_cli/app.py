@@ -73,9 +73,7 @@ def _global_options(
     ] = False,
     verbose: Annotated[
         bool,
-        typer.Option(
-            "--verbose", "-v", help="Say on stderr where the addresses of the fleet are from."
-        ),
+        typer.Option("--verbose", "-v", help="Print the source of each fleet address on stderr."),
     ] = False,
 ) -> None:
     """Run Kubernetes controllers across many clusters, over a message bus."""
@@ -129,7 +127,7 @@ _PACKAGES: Final = {
 def _check_installed(word: str, commands: Collection[str]) -> None:
     package = _PACKAGES.get(word)
     if package and word not in commands:
-        raise ConfigError(f"the package {package} brings `{word}`: pip install {package}")
+        raise ConfigError(f"`{word}` is in the package {package}: pip install {package}")
 
 
 def entry_points(*, group: str) -> Any:

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 _VERBS: Final = ("list", "describe", "join", "unjoin")
 _KUBECTL: Final = ("apply", "create", "delete", "edit")
 _EPILOG: Final = (
-    "The default verb is `list`. apply, create, delete and edit are those of kubectl, against the "
-    "hub. ~/.multi-cluster-operator/config is read as the last resort, and created at the first "
-    "use."
+    "The default verb is `list`. apply, create, delete and edit run kubectl against the hub."
+    " ~/.multi-cluster-operator/config is read last, and created on first use."
 )
 
 
@@ -31,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments and arguments[0] == "get":
         printer.note(
-            "kubectl-multicluster: get is a command of fleetbus: `fleetbus get`; here it is `list`"
+            "kubectl-multicluster: get is a command of fleetbus: use `fleetbus get`, or `list` here"
         )
         return 2
     if arguments and arguments[0] not in (*_KUBECTL, *_VERBS, "-h", "--help"):
@@ -76,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument(
         "-o", "--output", choices=("table", "wide", "json", "yaml"), default="table"
     )
-    listing.add_argument("-w", "--watch", action="store_true", help="go on with each change")
+    listing.add_argument("-w", "--watch", action="store_true", help="keep printing changes")
     describing = add_verb("describe", "Show objects as YAML.")
     _add_filters(describing)
     describing.add_argument(
@@ -86,8 +85,8 @@ def _parser() -> argparse.ArgumentParser:
     add = joining.add_argument
     add("name", help="name of the cluster in the fleet")
     add("--file", type=pathlib.Path, required=True, help="kubeconfig of the cluster")
-    add("--context", default="", help="context in that kubeconfig; by default the current one")
-    add("--insecure", action="store_true", help="do not verify its API server's certificate")
+    add("--context", default="", help="context in the kubeconfig; by default the current one")
+    add("--insecure", action="store_true", help="do not verify the API server's certificate")
     leaving = add_verb("unjoin", "Remove a cluster from the fleet; its objects stay there.")
     leaving.add_argument("name", help="name of the cluster in the fleet")
     return parser
@@ -106,8 +105,8 @@ def _add_api_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--api-url", default=None, help="address of the query API")
     add("--token", default=None, help="bearer token for the query API")
-    add("--token-file", type=pathlib.Path, default=None, help="file with that token")
-    add("--ca-file", type=pathlib.Path, default=None, help="authority of its certificate")
+    add("--token-file", type=pathlib.Path, default=None, help="file with the bearer token")
+    add("--ca-file", type=pathlib.Path, default=None, help="CA of the query API's certificate")
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -16,9 +16,9 @@ from fleetbus.errors import ConfigError
 _FILE: Final = pathlib.Path(".multi-cluster-operator") / "config"
 _HIGHEST_PORT: Final = 65535
 _HEAD: Final = """\
-# Of kubectl-multicluster, in the form of multi_resource_operator: where the query API is.
-# It counts where nothing else says so: flags, FLEETBUS_API_URL, a fleet of `fleetbus dev` in this
-# folder, and ~/.fleetbus/config.yaml, which has the CA and the token, come first.
+# Address of the query API for kubectl-multicluster, in the format of multi_resource_operator.
+# It is read last: flags, FLEETBUS_API_URL, a fleet of `fleetbus dev` in this folder, and
+# ~/.fleetbus/config.yaml, the place for the CA and the token, take precedence.
 """
 
 

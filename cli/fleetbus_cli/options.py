@@ -45,9 +45,9 @@ ApiTokenText = Annotated[
     typer.Option(
         "--token",
         metavar="TOKEN",
-        help="Bearer token for the query API; others on this machine can see it in the list of"
-        " processes: prefer --token-file. Default: FLEETBUS_TOKEN, else the token of the current"
-        " context of the kubeconfig, if the address is https.",
+        help="Bearer token for the query API. Other users of this machine can see it in the"
+        " process list: prefer --token-file. Default: FLEETBUS_TOKEN, else the token of the"
+        " current context of the kubeconfig, if the address is https.",
     ),
 ]
 ApiTokenFile = Annotated[
@@ -61,8 +61,8 @@ ApiCaFile = Annotated[
     pathlib.Path | None,
     typer.Option(
         "--ca-file",
-        help="PEM file with the authority of the query API's certificate. Default:"
-        " FLEETBUS_API_CA_FILE, else what this machine trusts.",
+        help="PEM file with the CA of the query API's certificate. Default: FLEETBUS_API_CA_FILE,"
+        " else the CAs that this machine trusts.",
     ),
 ]
 RedisUrl = Annotated[
@@ -78,8 +78,8 @@ DevFolder = Annotated[
     pathlib.Path | None,
     typer.Option(
         "--dir",
-        help="Folder where `fleetbus dev up` or `make up` started the fleet. Default: this folder"
-        " or the nearest parent that has one.",
+        help="Folder of the fleet that `fleetbus dev up` or `make up` started. Default: this"
+        " folder or the nearest parent that has one.",
     ),
 ]
 HubKubeconfig = Annotated[

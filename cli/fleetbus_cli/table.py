@@ -79,7 +79,7 @@ def warn_undetermined(objects: Sequence[Mapping[str, str]]) -> None:
     # A query API of an earlier release says neither the type nor the time.
     example = " ".join(filter(None, (first["cluster"], first.get("resource"), name)))
     if len(objects) == 1:
-        printer.note(f"warning: unknown then: {example}: {first['reason']}")
+        printer.note(f"warning: unknown at that time: {example}: {first['reason']}")
         return
     count = (
         f"{_MOST_UNDETERMINED} objects or more"
@@ -88,7 +88,7 @@ def warn_undetermined(objects: Sequence[Mapping[str, str]]) -> None:
     )
     latest = max(each.get("knownFrom", "") for each in objects)
     from_when = f"; their past is known from {latest}" if latest else ""
-    printer.note(f"warning: unknown then: {count}, such as {example}{from_when}")
+    printer.note(f"warning: unknown at that time: {count}, such as {example}{from_when}")
 
 
 def _describe_reason(freshness: Mapping[str, Any]) -> str:

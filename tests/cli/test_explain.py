@@ -141,7 +141,7 @@ async def test_each_object_says_where_it_stands(
     hidden = await desk.explain(ask("default/hidden"))
     assert "excluded by a filter" in hidden["controllers"][0]["summary"]
     hidden["controllers"].append(hidden["controllers"][0] | {"controller": "other"})
-    assert "\n\ncontroller checker, other: not concerned: " in render(hidden)
+    assert "\n\ncontroller checker, other: not affected: " in render(hidden)
     assert (await desk.explain(ask("default/good", controller="checker")))["controllers"]
     absent = await desk.explain(ask("default/nobody"))
     assert absent["summary"] == "no such object; check NAMESPACE/NAME"
@@ -374,7 +374,7 @@ async def test_the_run_of_a_namesake_is_not_shown(open_rig: OpenRig) -> None:
     assert named["controllers"][0]["lastRun"]["outcome"] == "done"
     (one,) = (await desk.explain(ask("default/same", resource="sa")))["controllers"]
     assert one["lastRun"] is None
-    assert one["summary"].startswith("not concerned")
+    assert one["summary"].startswith("not affected")
 
 
 def test_more_mapped_requests_than_the_record_keeps_are_said_to_be_more() -> None:

@@ -248,7 +248,7 @@ def test_a_claim_stays_bound_to_a_volume_that_is_put_back_with_it():
         (
             "apiregistration.k8s.io/apiservices",
             {"metadata": {"labels": {"kube-aggregator.kubernetes.io/automanaged": "true"}}},
-            "makes it again",
+            "recreates it",
         ),
     ],
 )

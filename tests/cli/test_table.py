@@ -25,6 +25,6 @@ def test_a9_what_was_unknown_then_takes_one_line(capsys: pytest.CaptureFixture[s
     }
     for what, objects in warnings.items():
         warn_undetermined(objects)
-        assert capsys.readouterr().err == f"warning: unknown then: {what}\n"
+        assert capsys.readouterr().err == f"warning: unknown at that time: {what}\n"
     warn_undetermined([])
     assert not capsys.readouterr().err

@@ -63,7 +63,7 @@ async def test_d8_what_is_held_is_listed_and_confirmed(
     rig: Rig, desk: Desk, capsys: pytest.CaptureFixture[str]
 ):
     assert await desk() == 0
-    assert "0 of 50 allowed in 10 min.\nNothing is held." in capsys.readouterr().out
+    assert "0 of 50 allowed in 10 min.\nNo deletions are held." in capsys.readouterr().out
     await hold(rig, "a", "b")
     assert await desk() == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -109,7 +109,7 @@ async def test_d8_releasing_the_fleets_budget_confirms_what_it_holds_and_nothing
     ("words", "status", "message"),
     [
         (["confirm", "default/aa"], 1, "no MultiClusterResource 'default/aa'; did you mean 'de"),
-        (["confirm", "default/free"], 1, "default/free holds nothing"),
+        (["confirm", "default/free"], 1, "default/free has no held deletions"),
         (["confirm", "a"], 2, "'a' is not NAMESPACE/NAME"),
         (["confirm"], 2, "nothing to confirm"),
         (["release", "default/a"], 2, "takes no names"),

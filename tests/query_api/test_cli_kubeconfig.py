@@ -113,7 +113,7 @@ async def test_who_may_list_no_clusters_names_them(
     (tmp_path / "token").write_text(api.user("narrow"))
     assert await write(ALL, flags(api, tmp_path)) == 0
     printed = capsys.readouterr()
-    assert "you may list no clusters: name them by --cluster" in printed.err
+    assert "you may not list any cluster: name them with --cluster" in printed.err
     assert "kube/eu1" not in printed.out
 
 

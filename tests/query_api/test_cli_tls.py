@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 OURS, OTHERS = trustme.CA(), trustme.CA()
 PAST = datetime.now(UTC) - timedelta(days=1)
-NAMES_A_CA = "--ca-file or FLEETBUS_API_CA_FILE names the CA that it is from"
+NAMES_A_CA = "set --ca-file or FLEETBUS_API_CA_FILE to the CA that signed it"
 
 
 @pytest.mark.parametrize(

@@ -105,4 +105,4 @@ async def test_w_is_refused_where_there_is_nothing_to_follow(api: QueryApi, tmp_
         async with started(api.url, tmp_path, "list", *words, "-w") as running:
             await running.process.wait()
             status, said = await running.end()
-        assert (status, "-w follows tables" in said) == (2, True)
+        assert (status, "-w works only with tables" in said) == (2, True)

@@ -90,7 +90,9 @@ async def enroll(
     pool = hub_objects.pool if options.pool is None else options.pool
     if options.insecure and not pool:
         # Only the Cluster may say so (rule S7), and such a watcher reads nothing but its file.
-        raise NotPossible("--insecure needs --pool: a watcher of its own verifies the API server")
+        raise NotPossible(
+            "--insecure needs --pool: a dedicated watcher always verifies the API server"
+        )
     hub_uid = await hub.kube_system_uid()
     async with KubeClient(replace(admin, insecure=options.insecure)) as member:
         with member_errors(name):

@@ -71,7 +71,7 @@ async def require_rights(member: KubeClient, objects: Mapping[Place, Object]) ->
                     place.resource, obj, field_manager=MANAGER, force=True, dry_run=True
                 )
             except KubeError as e:
-                raise NotPossible(f"the administrator cannot make {place}: {e}") from e
+                raise NotPossible(f"the administrator cannot create {place}: {e}") from e
 
 
 async def find_ours(member: KubeClient, hub_uid: str) -> dict[Place, Object]:
@@ -115,8 +115,8 @@ async def apply_objects(
     foreign = await _foreign(member, objects, hub_uid)
     if others := [place for place in foreign if place != THE_NAMESPACE]:
         raise NotPossible(
-            f"{others[0]} exists and was not made by a join of this hub; delete it first if nobody"
-            " needs it"
+            f"{others[0]} exists and was not created by a join of this hub; delete it first if it"
+            " is not needed"
         )
     done: list[Place] = []
     for place, obj in objects.items():
@@ -151,7 +151,7 @@ async def remove_objects(
     try:
         objects = await find_ours(member, hub_uid)
     except KubeError as e:
-        raise half_done(f"what there is cannot be read: {e}", (), "deleted") from e
+        raise half_done(f"the existing objects cannot be read: {e}", (), "deleted") from e
     chosen = objects.keys() if places is None else objects.keys() & set(places)
     gone: list[Place] = []
     reason = ""
@@ -192,7 +192,7 @@ def joined_as(objects: Mapping[Place, Object]) -> set[str]:
 def half_done(why: str, done: Iterable[Place | str], verb: str = "made") -> HalfDone:
     """An error that names what was done before it."""
     listed = ", ".join(map(str, done)) or "nothing"
-    return HalfDone(f"{why}; {verb} so far: {listed}; run the same command again to go on")
+    return HalfDone(f"{why}; {verb} so far: {listed}; run the same command again to continue")
 
 
 def _lacks(missing: list[Right]) -> str:
@@ -230,13 +230,13 @@ async def _why_kept(member: KubeClient) -> str:
         except NotFound:
             continue  # the type has just gone
         except KubeError as e:
-            return f"it is unknown what it holds: {e}"
+            return f"its content is unknown: {e}"
         others = [obj for obj in objects if not _is_made_by_cluster(api.resource.key, obj)]
         if others:
             name = others[0]["metadata"]["name"]
-            return f"it holds other objects, like {api.resource.plural} {name}"
+            return f"it contains other objects, like {api.resource.plural} {name}"
     if failed := ", ".join(sorted(member.discovery.failed)):
-        return f"it is unknown what it holds: {failed} cannot be discovered"
+        return f"its content is unknown: {failed} cannot be discovered"
     return ""
 
 

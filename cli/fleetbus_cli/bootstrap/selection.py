@@ -83,8 +83,8 @@ async def _find(member: KubeClient, text: str, *, to_watch: bool = False) -> Res
     # The group of a CRD is a domain: all others are built in, and served or not.
     if name.group is None or name.version is None or "." not in name.group:
         raise NotPossible(
-            f"the cluster does not serve {text!r}; a type that is still to come needs group and"
-            " version, like example.com/v1/widgets"
+            f"the cluster does not serve {text!r}; a type that will be added later needs group"
+            " and version, like example.com/v1/widgets"
         )
     return Resource(name.group, name.version, name.plural)
 

@@ -111,7 +111,7 @@ def run_capture(
         return 1
     _summarize(options.out, header)
     for text in options.redactor.unmet():
-        _say(f"warning: --redact {text} has hidden nothing: is it misspelt?")
+        _say(f"warning: --redact {text} matched nothing: is it misspelt?")
     return 0
 
 
@@ -193,7 +193,7 @@ def _summarize(path: pathlib.Path, header: Header) -> None:
         )
     if not header.hub:
         printer.line(
-            "note: the hub is not in it, so `fleetbus rehearse` and `dev up` cannot open it"
+            "note: the capture has no hub, so `fleetbus rehearse` and `dev up` cannot open it"
         )
 
 

@@ -20,7 +20,8 @@ def capture(
     since: Annotated[
         str,
         typer.Option(
-            "--since", help="Also the events of this last period, like 10m, 2h or 1d; 0s for none."
+            "--since",
+            help="Include the events of this last period, like 10m, 2h or 1d; 0s for none.",
         ),
     ] = "30m",
     cluster: Annotated[
@@ -34,7 +35,7 @@ def capture(
             "-r",
             metavar="RESOURCE",
             help="Only this resource, like pods, po or apps/v1/deployments; may be repeated."
-            " Definitions and namespaces are captured with it.",
+            " Definitions and namespaces are always included.",
         ),
     ] = None,
     redact: Annotated[
@@ -42,22 +43,22 @@ def capture(
         typer.Option(
             "--redact",
             metavar="[GROUP/PLURAL:]PATH",
-            help="Hide what is at this path, like core/configmaps:data[password] or"
+            help="Redact the values at this path, like core/configmaps:data[password] or"
             " spec.containers[*].args; may be repeated.",
         ),
     ] = None,
     redact_values: Annotated[
-        bool, typer.Option("--redact-values", help="Hide the data of ConfigMaps, too.")
+        bool, typer.Option("--redact-values", help="Also redact the data of ConfigMaps.")
     ] = False,
     keep_values: Annotated[
         bool,
         typer.Option(
             "--keep-values",
-            help="Keep the values of environment variables and long annotations; those of Secrets"
+            help="Keep the values of environment variables and long annotations; values of Secrets"
             " are never captured.",
         ),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     nats_url: NatsUrl = None,
     redis_url: RedisUrl = None,
 ) -> None:

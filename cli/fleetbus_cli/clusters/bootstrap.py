@@ -129,12 +129,14 @@ def _for_people(enrolled: Enrolled) -> str:
         f"  watched: {_listed(list(map(str, access.watched)))}",
         f"  written: {_listed(list(map(str, access.written)))}",
         f"  impersonated: {_listed(list(map(str, access.impersonated)))}",
-        f"  made on {name}: {', '.join(map(str, enrolled.on_member))}",
+        f"  created on {name}: {', '.join(map(str, enrolled.on_member))}",
         f"  written to the hub: {', '.join(enrolled.on_hub)}",
-        f"  tokens expire at {expires}; the projector renews them after half of their life",
+        f"  tokens expire at {expires}; the projector renews them after half of their lifetime",
     ]
     lines += (
-        _watcher_steps(enrolled) if enrolled.watcher_secret else ["the pool watches it from now on"]
+        _watcher_steps(enrolled)
+        if enrolled.watcher_secret
+        else ["the pool watches the cluster from now on"]
     )
     lines.append(f"fleetbus unjoin {name} --file FILE removes all of this again; its objects stay")
     return "\n".join(lines)
@@ -148,8 +150,8 @@ def _watcher_steps(enrolled: Enrolled) -> list[str]:
     namespace = secret.removeprefix("Secret ").partition("/")[0]
     read = f"kubectl get secret -n {namespace} {enrolled.watcher_secret}"
     return [
-        "add this entry to the values of the chart, beside those that are there;",
-        "only then the watcher's token is renewed:",
+        "add this entry to the list watchers.clusters in the values of the chart;",
+        "only then is the watcher's token renewed:",
         render_yaml(_values(enrolled)).rstrip(),
         "or run its watcher yourself, with FLEETBUS_NATS_URL set; this copy of its token expires:",
         f"  {read} -o jsonpath='{{.data.kubeconfig}}' | base64 -d > {name}.kubeconfig",

@@ -82,7 +82,8 @@ def accept(
         str,
         typer.Option(
             "--uid",
-            help="UID of its kube-system namespace. Default: that of the cluster that answers now.",
+            help="UID of the cluster's kube-system namespace. Default: that of the cluster that"
+            " answers now.",
         ),
     ] = "",
     nats_url: NatsUrl = None,

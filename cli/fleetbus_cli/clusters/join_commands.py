@@ -43,16 +43,17 @@ _Bootstrap = Annotated[
     bool,
     typer.Option(
         "--bootstrap",
-        help="The kubeconfig is an administrator's: make limited accounts on the cluster and"
-        " store only their kubeconfigs. Repeat it to repair or change them.",
+        help="Use the kubeconfig of an administrator to create limited accounts on the cluster,"
+        " and store only their kubeconfigs. Run it again to repair or change the accounts.",
     ),
 ]
 _Watch = Annotated[
     list[str] | None,
     typer.Option(
         "--watch",
-        help="Resource to watch, like apps/v1/deployments; may be repeated. Default: as before,"
-        " at first all that the cluster serves, except Secrets and what changes all the time.",
+        help="Resource to watch, like apps/v1/deployments; may be repeated. Default: unchanged; on"
+        " first join everything that the cluster serves, except Secrets and types that change all"
+        " the time.",
         rich_help_panel=_BOOTSTRAP,
     ),
 ]
@@ -60,8 +61,8 @@ _Write = Annotated[
     list[str] | None,
     typer.Option(
         "--write",
-        help="Resource that the distributor and controllers may write; may be repeated."
-        " Default: as before, at first none.",
+        help="Resource that the distributor and controllers may write; may be repeated. Default:"
+        " unchanged; none on first join.",
         rich_help_panel=_BOOTSTRAP,
     ),
 ]
@@ -70,8 +71,8 @@ _Impersonate = Annotated[
     typer.Option(
         "--impersonate",
         metavar="NAMESPACE/NAME",
-        help="ServiceAccount of the cluster whose rights a MultiClusterResource may use; may be"
-        " repeated, and '' means none. Default: as before, at first none.",
+        help="ServiceAccount of the cluster that a MultiClusterResource may impersonate; may be"
+        " repeated, and '' means none. Default: unchanged; none on first join.",
         rich_help_panel=_BOOTSTRAP,
     ),
 ]
@@ -79,7 +80,7 @@ _ReadOnly = Annotated[
     bool,
     typer.Option(
         "--read-only",
-        help="Nothing may be written, and nobody impersonated, any more.",
+        help="Revoke all write and impersonation rights.",
         rich_help_panel=_BOOTSTRAP,
     ),
 ]
@@ -87,8 +88,9 @@ _Pool = Annotated[
     bool | None,
     typer.Option(
         "--pool/--dedicated",
-        help="Whether the pool watches the cluster, with the account that writes, or a watcher"
-        " of its own, with one that only reads. Default: as before, at first dedicated.",
+        help="Watch the cluster from the pool, with the account that also writes, or from a"
+        " dedicated watcher, with a read-only account. Default: unchanged; dedicated on first"
+        " join.",
         show_default=False,
         rich_help_panel=_BOOTSTRAP,
     ),
@@ -97,7 +99,8 @@ _Server = Annotated[
     str | None,
     typer.Option(
         "--server",
-        help="Address of the API server for the hub. Default: that of the kubeconfig.",
+        help="Address under which the hub reaches the API server. Default: the one in the"
+        " kubeconfig.",
         rich_help_panel=_BOOTSTRAP,
     ),
 ]
@@ -105,7 +108,7 @@ _Lifetime = Annotated[
     str | None,
     typer.Option(
         "--lifetime",
-        help="How long a token is valid; it is renewed after half of that. Default: 24h.",
+        help="Lifetime of the tokens; they are renewed after half of it. Default: 24h.",
         rich_help_panel=_BOOTSTRAP,
     ),
 ]
@@ -113,7 +116,7 @@ _ReleaseNamespace = Annotated[
     str | None,
     typer.Option(
         "--release-namespace",
-        help="Namespace of the watchers on the hub, that of the release. Default: fleetbus.",
+        help="Namespace of the release on the hub, where the watchers run. Default: fleetbus.",
         rich_help_panel=_BOOTSTRAP,
     ),
 ]
@@ -194,8 +197,8 @@ def unjoin(
         typer.Option(
             "--file",
             "-f",
-            help="Kubeconfig of an administrator of the cluster: also delete there what"
-            " `join --bootstrap` made.",
+            help="Kubeconfig of an administrator of the cluster: also delete the objects that"
+            " `join --bootstrap` created there.",
         ),
     ] = None,
     context: _Context = "",

@@ -58,4 +58,4 @@ def print_home_file(path: str, subject: str = "the address of the fleet") -> Non
     """
     notes = _notes.get()
     if notes is not None and path and not notes.is_verbose:
-        notes.add(f"{subject} is from {path}; `fleetbus config view` shows what else there is")
+        notes.add(f"{subject} is from {path}; `fleetbus config view` shows all sources")

@@ -118,15 +118,15 @@ def _render(budget: Mapping[str, Any], deletions: Sequence[Held]) -> str:
     used = "unknown" if budget["used"] is None else budget["used"]
     minutes = budget["windowSeconds"] // 60
     line = (
-        f"Deletions in the fleet that no edit asked for: {used} of {budget['allowed']} allowed"
+        f"Deletions in the fleet that no edit requested: {used} of {budget['allowed']} allowed"
         f" in {minutes} min."
     )
     if not deletions:
-        return f"{line}\nNothing is held."
+        return f"{line}\nNo deletions are held."
     rows = [_row(deletion) for deletion in deletions]
-    hints = ["`fleetbus fuse confirm NAMESPACE/NAME` confirms what it holds."]
+    hints = ["`fleetbus fuse confirm NAMESPACE/NAME` confirms its held deletions."]
     if any(deletion.reason == FLEET_BUDGET for deletion in deletions):
-        hints.append("`fleetbus fuse release` confirms everything that the fleet budget holds.")
+        hints.append("`fleetbus fuse release` confirms all deletions that the fleet budget holds.")
     return "\n\n".join([line, render_table(_HEAD, rows), "\n".join(hints)])
 
 
@@ -154,7 +154,7 @@ async def _confirm_one(client: KubeClient, name: str, resources: Mapping[str, Ob
         return False
     deletion = Held.of(resources[name])
     if deletion is None:
-        printer.note(f"fleetbus: {name} holds nothing")
+        printer.note(f"fleetbus: {name} has no held deletions")
         return False
     return await _confirm(client, deletion)
 

@@ -64,7 +64,7 @@ async def _check_access(given: Hub, watched: Watched) -> list[Finding]:
     except ConfigError as e:
         if given[0] is not None or os.environ.get("FLEETBUS_HUB_KUBECONFIG"):
             return [error("hub", str(e), "correct --hub-kubeconfig or FLEETBUS_HUB_KUBECONFIG")]
-        advice = "give --hub-kubeconfig FILE, to have rights and credentials checked"
+        advice = "give --hub-kubeconfig FILE to check rights and credentials"
         return [warning("hub", f"not checked: {e}", advice)]
     found: list[Finding] = []
     namespaces: set[str] = set()

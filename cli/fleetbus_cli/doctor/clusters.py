@@ -60,7 +60,9 @@ def _cluster(record: ClusterRecord, resources: Sequence[ResourceRecord]) -> Iter
         yield warning(about, f"its watch spec has an invalid entry: {entry}", "correct the entry")
     for setting in record.overridden[:_NAMED]:
         advice = "remove one of the two, or make them equal"
-        yield warning(about, f"its watch spec replaces a setting of its watcher: {setting}", advice)
+        yield warning(
+            about, f"its watch spec overrides a setting of its watcher: {setting}", advice
+        )
     if silent := record.why_silent(datetime.now(UTC)):
         advice = f"is a watcher of {record.name} running, and does its API server answer?"
         yield error(about, silent, advice)
@@ -68,10 +70,10 @@ def _cluster(record: ClusterRecord, resources: Sequence[ResourceRecord]) -> Iter
     unsynced = [resource for resource in resources if resource.state is not ResourceState.SYNCED]
     dropped = [resource for resource in unsynced if _is_dropped(resource, datetime.now(UTC))]
     for resource in dropped:
-        yield ok(about, f"{resource.key} is not watched any more, and is forgotten soon")
+        yield ok(about, f"{resource.key} is no longer watched, and will be forgotten soon")
     bad = [resource for resource in unsynced if resource not in dropped]
     for resource in bad[:_NAMED]:
-        advice = "look into the watcher's log; a missing right is in the message"
+        advice = "check the watcher's log; the message names a missing right"
         yield warning(
             about,
             f"{resource.key} is {resource.state}: {resource.reason or 'not listed yet'}",

@@ -44,7 +44,7 @@ def _print(findings: Sequence[Finding], output: str) -> None:
     printer.block(render_table(_HEAD, [_row(finding) for finding in findings]))
     bad = [finding for finding in findings if finding.severity is not Severity.OK]
     if not bad:
-        printer.note(f"{len(findings)} checks, nothing found")
+        printer.note(f"{len(findings)} checks, no findings")
 
 
 def _row(finding: Finding) -> tuple[str, str, str]:

@@ -79,7 +79,7 @@ def check_nats_files(access: NatsAccess) -> Iterator[Finding]:
             yield error(about, str(e), "mount the file, or correct the setting")
         else:
             if validity is not None:
-                advice = f"have the JWT of {access.creds} issued anew; it is read at each login"
+                advice = f"issue a new JWT for {access.creds}; it is read at each login"
                 yield check_validity(about, f"the JWT of {access.creds}", validity, advice)
     yield from check_tls_files(about, access.tls)
 

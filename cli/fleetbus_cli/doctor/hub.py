@@ -158,7 +158,7 @@ async def _check_this_pod(
         yield warning(
             "hub",
             f"the rights of the components were not checked: {refused}",
-            "run it as a user who may list ServiceAccounts and create SubjectAccessReviews, or"
+            "run doctor as a user who may list ServiceAccounts and create SubjectAccessReviews, or"
             " with `kubectl exec` in the pod of each component",
         )
         return
@@ -221,6 +221,6 @@ async def check_versions(hub: KubeClient) -> AsyncIterator[Finding]:
     if len(versions) > 1:
         text = "; ".join(f"{version}: {', '.join(names)}" for version, names in versions.items())
         advice = "finish the upgrade: `helm upgrade` gives all of them the same version"
-        yield warning("versions", f"the components differ: {text}", advice)
+        yield warning("versions", f"the components have different versions: {text}", advice)
     elif versions:
-        yield ok("versions", f"all components are {next(iter(versions))}")
+        yield ok("versions", f"all components have version {next(iter(versions))}")

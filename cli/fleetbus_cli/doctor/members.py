@@ -109,7 +109,7 @@ async def read_members(
 
 
 def _unread(about: str, refusal: Forbidden) -> Finding:
-    advice = "run it as a user who may read that Secret, to have this access checked"
+    advice = "run doctor as a user who may read that Secret, to check this access"
     return warning(about, str(refusal), advice)
 
 
@@ -224,7 +224,7 @@ async def _check_member(member: Member) -> list[Finding]:
     info = member.info
     about, name = f"access to {info.name}", info.name
     if info.problem or info.config is None:
-        problem = info.problem or "it has no access data"
+        problem = info.problem or "it has no credentials"
         return [error(about, problem, f"run `fleetbus join {name}` again")]
     rights = rights_of(writer_rules(member.written))
     for account in member.impersonated:
@@ -266,7 +266,7 @@ async def _check_access(
     """Check one kubeconfig: when it expires, and what it may do in the cluster."""
     cluster = about.rpartition(" ")[2]
     again = f"run `fleetbus join {cluster} --bootstrap --file ADMIN-KUBECONFIG` again"
-    renew = f"is the projector running? Else {again}" if is_renewed else again
+    renew = f"is the projector running? Otherwise {again}" if is_renewed else again
     findings = list(check_kubeconfig(about, config, renew, is_renewed=is_renewed))
     rights = [*required, *(rights_of(token_rules(account), NAMESPACE) if is_renewed else ())]
     try:
@@ -279,7 +279,7 @@ async def _check_access(
     advice = f"add it to ClusterRole {account} of that cluster, or {again}"
     findings += missing_findings(about, component, missing, advice)
     if not missing:
-        findings.append(ok(about, f"{version}; {len(rights)} rights are there"))
+        findings.append(ok(about, f"{version}; {len(rights)} rights are granted"))
     return findings
 
 
@@ -313,5 +313,5 @@ def unreadable(problem: FleetbusError) -> Finding:
     return warning(
         "access",
         f"the Clusters of the hub or their Secrets cannot be read: {problem}",
-        "run it as a user who may read them, to have the access to every cluster checked",
+        "run doctor as a user who may read them, to check the access to every cluster",
     )

@@ -58,21 +58,21 @@ def _configuration(about: str, name: str, check: Any, info: Mapping[str, Any]) -
     except Misconfigured as e:
         advice = "set it back with `nats stream edit`; the projector refuses to start otherwise"
         return error(about, str(e), advice)
-    return ok(about, f"{name} is configured as it must be")
+    return ok(about, f"{name} is configured correctly")
 
 
 def _servers(about: str, info: Mapping[str, Any]) -> list[Finding]:
     """The servers of a NATS cluster that hold a copy."""
     cluster: Mapping[str, Any] = info.get("cluster") or {}
     if info["config"].get("num_replicas", 1) > 1 and not cluster.get("leader"):
-        advice = "start the servers of the NATS cluster: a majority has to run"
+        advice = "start the servers of the NATS cluster: a majority must run"
         return [error(about, "it has no leader, so nothing can be stored", advice)]
     copies: list[dict[str, Any]] = cluster.get("replicas") or []
     return [
         warning(
             about,
-            f"its copy on {copy['name']} is {'away' if copy.get('offline') else 'behind'}",
-            "check that server; another one that fails stops the bus",
+            f"its replica on {copy['name']} is {'offline' if copy.get('offline') else 'behind'}",
+            "check that server; if another one fails, the bus stops",
         )
         for copy in copies
         if copy.get("offline") or not copy.get("current")
@@ -86,7 +86,7 @@ def _room(about: str, name: str, info: Mapping[str, Any]) -> Finding:
     if used < _FULL * most:
         return ok(about, f"{name} uses {share}")
     if config["discard"] == "new":
-        advice = "find who fills it with `nats stream subjects`; it refuses writes when it is full"
+        advice = "find the writer with `nats stream subjects`; it refuses writes when full"
         return error(about, f"{name} is nearly full: {share}", advice)
     # At its limit it drops the oldest events, which is as it should be if they are old enough.
     window = datetime.fromisoformat(state["last_ts"]) - datetime.fromisoformat(state["first_ts"])
@@ -96,7 +96,7 @@ def _room(about: str, name: str, info: Mapping[str, Any]) -> Finding:
         about,
         f"{name} holds the events of only {render_duration(window.total_seconds())}: {share}",
         "raise FLEETBUS_RECONCILER_STREAM_MAX_BYTES, and edit the stream with `nats stream edit`:"
-        " whoever is down for longer has to list everything again",
+        " after a longer outage, a watcher or consumer causes a list of everything",
     )
 
 
@@ -119,7 +119,9 @@ async def _reader(bus: Bus, info: Mapping[str, Any], about: str, advice: str) ->
     durable = str(info["name"])
     waiting = int(info["num_pending"]) + int(info["num_ack_pending"])
     if not await is_read(bus, [durable]):
-        return error(about, f"nobody reads its durable {durable}; {waiting} messages wait", advice)
+        return error(
+            about, f"no process reads its durable {durable}; {waiting} messages wait", advice
+        )
     if waiting > _BEHIND:
         hint = 'see docs/performance.md, "When to scale what"'
         return warning(about, f"{waiting} messages wait in its durable {durable}", hint)

@@ -57,7 +57,7 @@ def _persistence(about: str, info: Mapping[str, Any]) -> Finding:
             "set appendonly yes and appendfsync everysec, with a persistent volume",
         )
     if info.get("aof_last_write_status") != "ok":
-        advice = "look into its log: the disk may be full; it refuses writes meanwhile"
+        advice = "check its log: the disk may be full; it refuses writes until this is fixed"
         return error(about, "the last write of the append-only file failed", advice)
     return ok(about, "appendonly is on")
 
@@ -68,10 +68,10 @@ def _room(about: str, info: Mapping[str, Any]) -> Finding:
         return warning(
             about,
             f"uses {used / 2**20:,.0f} MiB and has no maxmemory: the kernel may kill it",
-            "set maxmemory to about three quarters of what the container may use",
+            "set maxmemory to about three quarters of the container's memory limit",
         )
     share = f"uses {used / 2**20:,.0f} of {most / 2**20:,.0f} MiB"
-    advice = "raise maxmemory, or watch fewer resources; docs/performance.md says what needs room"
+    advice = "raise maxmemory, or watch fewer resources; docs/performance.md says what uses memory"
     if used > _FULL * most:
         return error(about, f"{share}: it refuses writes soon", advice)
     if used > _NEARLY_FULL * most:

@@ -32,7 +32,8 @@ def events(
         typer.Option(
             "--distribution",
             "-d",
-            help="Show what became of MultiClusterResources; namespace and name are theirs.",
+            help="Show events of the distributor; --namespace and --name select"
+            " MultiClusterResources.",
         ),
     ] = False,
     follow: Annotated[
@@ -42,7 +43,7 @@ def events(
         str,
         typer.Option(
             "--since",
-            help="Start this long ago, like 90s, 10m, 2h, 1d. Default: 10m; with --follow, now.",
+            help="Start this long ago, like 90s, 10m, 2h or 1d. Default: 10m; with --follow, now.",
         ),
     ] = "",
     output: TableOrJson = "table",

@@ -55,8 +55,8 @@ class CallerClients:
         actual_uid = await self._uid(cluster, client)
         if actual_uid and actual_uid != uid:
             raise ConfigError(
-                f"another cluster than {cluster!r} answers there: the UID of its namespace"
-                f" kube-system is {actual_uid}, and not {uid or 'known'}"
+                f"a cluster other than {cluster!r} answers there: the UID of its namespace"
+                f" kube-system is {actual_uid}, not {uid or 'known'}"
             )
         return client
 

@@ -20,7 +20,10 @@ from fleetbus_cli.target import ApiFlags
 
 _Since = Annotated[
     str,
-    typer.Option("--since", help="10m, 2h or 1d back from now, or a time like 2026-01-02T15:04Z."),
+    typer.Option(
+        "--since",
+        help="Start of the period: 10m, 2h or 1d back from now, or a time like 2026-01-02T15:04Z.",
+    ),
 ]
 _Clusters = Annotated[
     list[str] | None,
@@ -36,14 +39,18 @@ def diff(
         str, typer.Argument(metavar="[TYPE]", help="Only this type, like deploy or pods.")
     ] = "",
     since: _Since = "10m",
-    until: Annotated[str, typer.Option("--until", help="The same; now by default.")] = "",
+    until: Annotated[
+        str, typer.Option("--until", help="End of the period, in the same form; now by default.")
+    ] = "",
     cluster: _Clusters = None,
     namespace: _Namespace = "",
     owned: Annotated[
         bool,
-        typer.Option("--owned", help="Also objects that another one owns, like pods of a Job."),
+        typer.Option("--owned", help="Include objects that have an owner, like pods of a Job."),
     ] = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Changes, at most.")] = 200,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=1000, help="Maximum number of changes.")
+    ] = 200,
     output: TableOrJson = "table",
     api_url: ApiUrl = None,
     token: ApiTokenText = None,
@@ -70,9 +77,12 @@ def timeline(
     resource: Annotated[str, typer.Argument(metavar="TYPE", help="Like pods or deploy.")],
     name: Annotated[str, typer.Argument(metavar="[NAMESPACE/]NAME")],
     since: _Since = "1d",
-    limit: Annotated[int, typer.Option("--limit", min=1, max=500, help="Changes, at most.")] = 100,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=500, help="Maximum number of changes.")
+    ] = 100,
     no_status: Annotated[
-        bool, typer.Option("--no-status", help="Leave out the status, and what changed only that.")
+        bool,
+        typer.Option("--no-status", help="Leave out the status, and changes of the status alone."),
     ] = False,
     output: TableOrJson = "table",
     api_url: ApiUrl = None,
@@ -114,14 +124,16 @@ def restore(
         pathlib.Path | None,
         typer.Option(
             "--kubeconfig",
-            help="Your access to the clusters: a context for each, of its name. Default: that of"
-            " the dev fleet of this folder, else KUBECONFIG, else ~/.kube/config.",
+            help="Your kubeconfig, with one context named like each cluster. Default: that of the"
+            " dev fleet of this folder, else KUBECONFIG, else ~/.kube/config.",
         ),
     ] = None,
     context: Annotated[
         list[str] | None,
         typer.Option(
-            "--context", metavar="CLUSTER=CONTEXT", help="A context of another name; repeatable."
+            "--context",
+            metavar="CLUSTER=CONTEXT",
+            help="Context of a cluster, if it has another name; may be repeated.",
         ),
     ] = None,
     output: TableOrJson = "table",

@@ -64,7 +64,7 @@ def show_deleted(
         UnknownName: a cluster is not in the fleet.
     """
     if output not in FORMS:
-        raise ConfigError(f"--deleted goes with --output {', '.join(FORMS)} only")
+        raise ConfigError(f"--deleted supports only --output {', '.join(FORMS)}")
     api = ApiClient(flags.resolve())
     status = 0
     is_mixed = len(chosen) > 1

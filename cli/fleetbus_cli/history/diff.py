@@ -96,7 +96,7 @@ def _print(answer: Mapping[str, Any]) -> None:
         )
     if answer["ownedObjects"]:
         printer.note(
-            f"{answer['ownedObjects']} objects that others own are left out; --owned shows them."
+            f"{answer['ownedObjects']} objects with an owner are left out; --owned shows them."
         )
     warn_undetermined(answer["undetermined"])
     note_window(answer["window"])

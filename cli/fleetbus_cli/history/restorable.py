@@ -117,7 +117,7 @@ def _why_unknown(obj: DeletedObject) -> str:
     if (metadata.get("namespace") or "", metadata.get("name")) != (obj.namespace, obj.name):
         return "its last state is that of another object"
     if obj.resource == "core/secrets":
-        return "the values of Secrets are never published, so they cannot be put back"
+        return "the values of Secrets are never published, so they cannot be restored"
     return "some of its values were redacted before publication" if _is_redacted(obj.tree) else ""
 
 
@@ -128,7 +128,7 @@ def _who_decides(obj: DeletedObject, by_uid: Mapping[tuple[str, str], DeletedObj
         name = f"{controller.get('kind', '?')} {controller.get('name', '?')}"
         is_back = (obj.cluster, str(controller.get("uid"))) in by_uid
         again = " once that is back" if is_back else ""
-        return f"its controller makes it again{again}: {name}"
+        return f"its controller recreates it{again}: {name}"
     try:
         owner = owner_of(obj.tree or {})
     except MalformedOwner:
@@ -142,14 +142,14 @@ def _who_decides(obj: DeletedObject, by_uid: Mapping[tuple[str, str], DeletedObj
 def _why_harmful(obj: DeletedObject) -> str:
     """Why putting an object back would do more than that; empty if it would not."""
     if obj.resource == "core/pods" and text(obj.tree, "status", "phase") in _ENDED:
-        return "it had run to its end, and would run again"
+        return "it had completed, and would run again"
     if obj.resource == "batch/jobs" and text(obj.tree, "status", "completionTime"):
-        return "it had run to its end, and would run again"
+        return "it had completed, and would run again"
     if obj.resource == "core/persistentvolumes":
         if text(obj.tree, "spec", "persistentVolumeReclaimPolicy") == "Delete":
             return "its reclaim policy is Delete, so the storage is gone, too"
     elif text(mapping(obj.tree, "metadata", "labels"), _AUTOMANAGED):
-        return "its API server makes it again"
+        return "its API server recreates it"
     return ""
 
 

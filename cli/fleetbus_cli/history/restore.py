@@ -138,9 +138,9 @@ def restore_objects(query: RestoreQuery, flags: ApiFlags) -> int:
     read.note(query.since)
     _note_secrets(query)
     for plural in cut:
-        printer.note(f"warning: more {plural} were deleted than one answer has")
+        printer.note(f"warning: more {plural} were deleted than one answer can contain")
     if not query.is_applied and any(outcome.result == WOULD_RESTORE for outcome in outcomes):
-        printer.note("Nothing was written; --apply puts them back.")
+        printer.note("Nothing was written; --apply restores them.")
     return int(any(outcome.result == FAILED for outcome in outcomes))
 
 

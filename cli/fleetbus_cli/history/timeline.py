@@ -66,7 +66,7 @@ def show_timeline(
         if entry["stage"] == "change":
             print_differences(entry, " " * 26)
     if not everything:
-        printer.note(f"It has not changed since {answer['since'][:19]}Z.")
+        printer.note(f"No changes since {answer['since'][:19]}Z.")
     note_window(answer["window"])
     warn_incomplete(answer["freshness"], answer["incomplete"])
     return 0

@@ -44,4 +44,4 @@ def note_beginning(answer: Mapping[str, Any], point: str) -> None:
     )
     if parse_point(point, now=now) < since - _ROUNDING:
         begin = answer["since"][:19]
-        printer.note(f"note: nothing is known of the time before {begin}Z")
+        printer.note(f"note: there is no history before {begin}Z")

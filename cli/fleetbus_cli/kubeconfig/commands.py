@@ -26,15 +26,16 @@ def kubeconfig(
     name: Annotated[
         str,
         typer.Option(
-            "--name", help="Name of the context of the fleet; those of clusters begin with it."
+            "--name",
+            help="Name of the context of the fleet, and prefix of the contexts of clusters.",
         ),
     ] = "fleet",
     cluster: Annotated[
         list[str] | None,
         typer.Option(
             "--cluster",
-            help="Only this cluster beside the fleet; may be repeated. Default: all that you may"
-            " list.",
+            help="Besides the fleet, only this cluster; may be repeated. Default: all clusters"
+            " that you may list.",
         ),
     ] = None,
     namespace: Annotated[

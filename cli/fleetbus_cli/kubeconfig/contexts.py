@@ -61,7 +61,7 @@ def write_contexts(contexts: Contexts, flags: ApiFlags, *, merge: bool) -> int:
         printer.note(f"fleetbus: {e}")
         return 1
     if not clusters and contexts.clusters is None:
-        printer.note("fleetbus: you may list no clusters: name them by --cluster")
+        printer.note("fleetbus: you may not list any cluster: name them with --cluster")
     token = find_token(target)
     if problem := _token_problem(target, token):
         printer.note(f"fleetbus: {problem}")
@@ -86,9 +86,9 @@ def _token_problem(target: Target, token: ApiToken) -> str:
     """Why kubectl will send no token; empty if it will, or need not."""
     is_secure = target.api_url.startswith("https://")
     if token.token and not is_secure:
-        return f"kubectl sends no token to {target.api_url}, only over https"
+        return f"kubectl does not send the token to {target.api_url}: it needs https"
     if is_secure and not token.token:
-        return "no token is configured; set FLEETBUS_API_TOKEN_FILE and repeat this"
+        return "no token is configured; set FLEETBUS_API_TOKEN_FILE and run this again"
     return ""
 
 
@@ -137,7 +137,7 @@ def _user(target: Target, token: ApiToken) -> JsonObject:
             "args": ["kubeconfig", "credential", "--api-url", target.api_url],
             "env": _environment(target),
             "interactiveMode": "Never",
-            "installHint": "fleetbus has the token of the query API: pip install fleetbus",
+            "installHint": "fleetbus provides the token of the query API: pip install fleetbus",
         }
     }
 

@@ -76,18 +76,20 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as e:
         raise ConfigError(f"{path}: cannot be read: {file_problem(e)}") from e
     except yaml.YAMLError as e:
-        raise ConfigError(f"{path}: not valid YAML, and left as it is") from e
+        raise ConfigError(f"{path}: not valid YAML; the file was not changed") from e
     if content is None:
         content = {"apiVersion": "v1", "kind": "Config"}
     if not isinstance(content, dict):
-        raise ConfigError(f"{path}: not a kubeconfig, and left as it is")
+        raise ConfigError(f"{path}: not a kubeconfig; the file was not changed")
     kubeconfig = cast("dict[str, Any]", content)
     for section in SECTIONS:
         entries: Any = kubeconfig.get(section) or []
         if not isinstance(entries, list) or not all(
             isinstance(entry, dict) for entry in cast("list[object]", entries)
         ):
-            raise ConfigError(f"{path}: `{section}` is not a list of entries; left as it is")
+            raise ConfigError(
+                f"{path}: `{section}` is not a list of entries; the file was not changed"
+            )
         kubeconfig[section] = entries
     return kubeconfig
 

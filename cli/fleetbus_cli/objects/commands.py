@@ -29,11 +29,13 @@ _AllNamespaces = Annotated[
 _Selector = Annotated[str, typer.Option("--selector", "-l", help="Label selector, like app=web.")]
 _FieldSelector = Annotated[
     str,
-    typer.Option("--field-selector", help="On any field, like status.phase=Running."),
+    typer.Option(
+        "--field-selector", help="Field selector on any field, like status.phase=Running."
+    ),
 ]
 _SortBy = Annotated[
     str,
-    typer.Option("--sort-by", help="A field, like .metadata.creationTimestamp."),
+    typer.Option("--sort-by", help="Sort by this field, like .metadata.creationTimestamp."),
 ]
 _Clusters = Annotated[
     list[str] | None,
@@ -46,7 +48,7 @@ _Clusters = Annotated[
 _ManagedFields = Annotated[
     bool, typer.Option("--show-managed-fields", help="Include metadata.managedFields.")
 ]
-_NoHeaders = Annotated[bool, typer.Option("--no-headers", help="No line with the columns.")]
+_NoHeaders = Annotated[bool, typer.Option("--no-headers", help="Print no column headers.")]
 
 
 def _check_output(output: str) -> str:
@@ -79,33 +81,41 @@ def get(
     cluster: _Clusters = None,
     output: _Output = "table",
     show_labels: Annotated[
-        bool, typer.Option("--show-labels", help="A last column with the labels.")
+        bool, typer.Option("--show-labels", help="Print the labels in the last column.")
     ] = False,
     no_headers: _NoHeaders = False,
     limit: Annotated[
-        int, typer.Option("--limit", min=0, help="Most objects to show of a type; 0 for all.")
+        int, typer.Option("--limit", min=0, help="Maximum number of objects per type; 0 for all.")
     ] = 0,
     show_managed_fields: _ManagedFields = False,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Go on with every change, until Ctrl-C.")
+        bool, typer.Option("--watch", "-w", help="Keep printing changes until Ctrl-C.")
     ] = False,
     watch_only: Annotated[
-        bool, typer.Option("--watch-only", help="The same, without what there is now.")
+        bool, typer.Option("--watch-only", help="Print changes only, without the present objects.")
     ] = False,
     output_watch_events: Annotated[
-        bool, typer.Option("--output-watch-events", help="With ADDED, MODIFIED or DELETED.")
+        bool,
+        typer.Option(
+            "--output-watch-events", help="Print ADDED, MODIFIED or DELETED with each change."
+        ),
     ] = False,
     as_of: Annotated[
         str,
         typer.Option(
-            "--as-of", metavar="TIME", help="As it was 10m, 2h or 1d ago, or at 2026-01-02T15:04Z."
+            "--as-of",
+            metavar="TIME",
+            help="Show the state of 10m, 2h or 1d ago, or at a time like 2026-01-02T15:04Z.",
         ),
     ] = "",
     deleted: Annotated[
-        bool, typer.Option("--deleted", help="What was deleted, with the last states.")
+        bool, typer.Option("--deleted", help="Show deleted objects, in their last states.")
     ] = False,
     since: Annotated[
-        str, typer.Option("--since", metavar="TIME", help="With --deleted; 1h by default.")
+        str,
+        typer.Option(
+            "--since", metavar="TIME", help="With --deleted: start of the period; 1h by default."
+        ),
     ] = "",
     api_url: ApiUrl = None,
     token: ApiTokenText = None,
@@ -147,16 +157,17 @@ def get(
 
         if not deleted or as_of or watch or watch_only or sort_by or show_labels or no_headers:
             raise ConfigError(
-                "--deleted goes with --since, names, selectors, --limit and --output only"
+                "--deleted can only be combined with --since, names, selectors, --limit and"
+                " --output"
             )
         raise typer.Exit(show_deleted(chosen, query, since or "1h", output, api))
     if as_of and (watch or watch_only or sort_by):
-        raise ConfigError("--as-of goes without --watch and --sort-by")
+        raise ConfigError("--as-of cannot be combined with --watch and --sort-by")
     if watch or watch_only:
         how = Watching(is_only=watch_only, has_events=output_watch_events)
         raise typer.Exit(watch_objects(chosen, query, form, how, api))
     if output_watch_events:
-        raise ConfigError("--output-watch-events goes with --watch only")
+        raise ConfigError("--output-watch-events needs --watch")
     raise typer.Exit(show_objects(chosen, query, form, api))
 
 
@@ -192,7 +203,9 @@ def api_resources(
     output: Annotated[str, output_option("table", "wide", "json", "name")] = "table",
     namespaced: Annotated[
         bool | None,
-        typer.Option("--namespaced/--not-namespaced", help="Only types that are, or are not."),
+        typer.Option(
+            "--namespaced/--not-namespaced", help="Only types that are namespaced, or that are not."
+        ),
     ] = None,
     no_headers: _NoHeaders = False,
     api_url: ApiUrl = None,

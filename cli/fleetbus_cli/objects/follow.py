@@ -165,7 +165,7 @@ def _events(lines: Iterable[bytes]) -> Iterator[tuple[str, dict[str, Any]]]:
         event = cast("Mapping[str, Any]", json.loads(line))
         tree: dict[str, Any] = event["object"]
         if event["type"] == "ERROR":
-            why = f"the watch cannot go on: {tree.get('message')}"
+            why = f"the watch cannot continue: {tree.get('message')}"
             raise ApiFailed(why, int(tree.get("code") or _GONE))
         yield str(event["type"]), tree
 

@@ -88,7 +88,9 @@ def watch_list(query: MroQuery, output: str) -> int:
         ConfigError: it is not a table of objects, or no query API address is set.
     """
     if query.resource in _CLUSTERS or output not in {"table", "wide"}:
-        raise ConfigError("-w follows tables of objects: not clusters, and not -o json or yaml")
+        raise ConfigError(
+            "-w works only with tables of objects, not with clusters, -o json or yaml"
+        )
     listing = _find(query)
     if listing is None:
         return 1

@@ -40,7 +40,7 @@ class ServerTable:
             self._lines = api.lines(query.path, {**parameters, "wide": "true"})
             head = _read(next(self._lines, b""))
             if (at := _name_column(head)) is None:
-                raise ApiFailed("the query API answers a table without names")
+                raise ApiFailed("the query API returned a table without names")
         self.name_column = at
         self._shown = [
             number
@@ -102,4 +102,6 @@ def _read(line: bytes) -> dict[str, Any]:
     try:
         return dict(json.loads(line))
     except ValueError as e:
-        raise ApiFailed("the query API answers no table; is it of this version?") from e
+        raise ApiFailed(
+            "the query API returned no table; does it have the version of this command?"
+        ) from e

@@ -120,9 +120,9 @@ def _query_of_one(chosen: Sequence[Chosen], query: ObjectQuery) -> ObjectQuery:
     if len(chosen) != 1 or len(chosen[0].names) > 1:
         raise ConfigError(f"{_ONE_TYPE}: `pods`, or `pods web`")
     if query.limit:
-        raise ConfigError("--watch goes with no --limit")
+        raise ConfigError("--watch cannot be combined with --limit")
     if query.sort:
-        printer.note("warning: --sort-by is for what there is at the beginning only")
+        printer.note("warning: --sort-by applies only to the objects at the start of the watch")
     name = next(iter(chosen[0].names), "")
     return replace(query, resource=chosen[0].resource, name=name)
 

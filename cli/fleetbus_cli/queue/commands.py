@@ -20,7 +20,9 @@ _Words = Annotated[
         show_default=False,
     ),
 ]
-_Every = Annotated[bool, typer.Option("--all", help="With release: all items in quarantine.")]
+_Every = Annotated[
+    bool, typer.Option("--all", help="With release: release all items in quarantine.")
+]
 _Limit = Annotated[
     int | None,
     typer.Option(

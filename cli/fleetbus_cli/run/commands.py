@@ -49,7 +49,9 @@ _Since = Annotated[
 _From = Annotated[
     pathlib.Path | None,
     typer.Option(
-        "--from", metavar="FILE", help="A file of `fleetbus capture`: its objects, then its events."
+        "--from",
+        metavar="FILE",
+        help="File of `fleetbus capture`: replay its objects, then its events.",
     ),
 ]
 _Clusters = Annotated[
@@ -73,7 +75,9 @@ _Live = Annotated[
 ]
 _LiveKubeconfigs = Annotated[
     list[pathlib.Path] | None,
-    typer.Option("--kubeconfig", help="With --live: the clusters, as for `fleetbus run`."),
+    typer.Option(
+        "--kubeconfig", help="With --live: kubeconfig of the clusters, as for `fleetbus run`."
+    ),
 ]
 _Store = Annotated[
     str,

@@ -135,7 +135,7 @@ def test_s7_each_account_may_do_what_was_named_and_nothing_else(
     assert cluster["spec"]["resources"] == ["apps/v1/deployments", "v1/pods"]
     assert cluster["metadata"]["labels"] == {"region": "eu", "fleetbus.dev/watcher": "dedicated"}
     assert "fleetbus-watcher --cluster eu1" in out
-    assert "only then the watcher's token is renewed" in out
+    assert "only then is the watcher's token renewed" in out
 
 
 def token_request(member: EmulatedCluster, token: str, path: str) -> int:
@@ -209,7 +209,7 @@ def test_the_pool_gets_one_account_with_both_roles(
     join(call, fleet, "--watch", "pods")
     old = token_in(secret_of(hub, WATCHER))
     status, out, _ = join(call, fleet, "--pool", "--write", "configmaps")
-    assert (status, "the pool watches it" in out) == (0, True)
+    assert (status, "the pool watches the cluster" in out) == (0, True)
     writer = token_in(secret_of(hub, WRITER))
     assert status_of(fleet["eu1"], writer, PODS) == 200
     assert status_of(fleet["eu1"], writer, MAPS) == 200
@@ -231,7 +231,7 @@ BAD_OPTIONS = [
     (("--write", "pods", "--read-only"), "contradict"),
     (("--impersonate", "shop/deployer", "--read-only"), "contradict"),
     (("--impersonate", "deployer"), "'deployer' is not the NAMESPACE/NAME of a ServiceAccount"),
-    (("--impersonate", "missing/deployer"), "cannot make Role missing/fleetbus-impersonator"),
+    (("--impersonate", "missing/deployer"), "cannot create Role missing/fleetbus-impersonator"),
     (("-o", "wide"), "--output 'wide'"),
 ]
 
@@ -282,7 +282,7 @@ def test_an_administrator_without_rights_learns_which_before_anything_is_made(
     give(member, [everything | {"resources": plurals}])
     status, _, err = call("join", "eu1", *given)
     assert status != 0
-    assert "cannot make ClusterRole fleetbus-watcher" in err
+    assert "cannot create ClusterRole fleetbus-watcher" in err
     assert (made(member), hub.list(CLUSTERS)) == ([], [])
 
 

@@ -306,7 +306,7 @@ async def test_deployments_of_two_versions_and_without_pods_are_reported(fleet: 
         await hub.patch("apps/v1/deployments", place["namespace"], place["name"], patch)
         said = bad(await collect(check_versions(hub)))
     assert next(one for about, one in said if about == "versions").startswith(
-        "warning: the components differ: "
+        "warning: the components have different versions: "
     )
     assert any("replicas are ready" in one for about, one in said if about == "components")
 

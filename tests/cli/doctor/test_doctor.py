@@ -102,7 +102,7 @@ async def test_messages_that_nobody_reads_are_counted(bus: Bus):
     for _ in range(3):
         await bus.request("fleetbus.status.eu1.r1", b"x")
     assert await found(check_nats(bus)) == {
-        "projector": "error: nobody reads its durable projector; 3 messages wait"
+        "projector": "error: no process reads its durable projector; 3 messages wait"
     }
 
 
@@ -114,7 +114,7 @@ async def test_a_controller_that_was_only_tried_is_no_error_on_a_dev_fleet(bus: 
     await apply_registration(bus, KeyValue(bus), "tried")
     for is_dev, severity in ((False, "error"), (True, "warning")):
         findings = await found(check_nats(bus, is_dev=is_dev))
-        assert findings["controller tried"].startswith(f"{severity}: nobody reads its durable")
+        assert findings["controller tried"].startswith(f"{severity}: no process reads its durable")
         assert findings["projector"].startswith("error: "), "it is a part of each fleet"
 
 
@@ -175,7 +175,7 @@ async def test_a_cluster_is_blamed_for_its_own_faults_only(snapshot: Snapshot):
     }
     setting = "FLEETBUS_WATCHER_DENY (core/events) by spec.deny (none)"
     await snapshot.writer.put_cluster("eu1", msgspec.structs.replace(good, overridden=[setting]))
-    replaced = f"warning: its watch spec replaces a setting of its watcher: {setting}"
+    replaced = f"warning: its watch spec overrides a setting of its watcher: {setting}"
     assert (await found(check_clusters(snapshot.reader)))["cluster eu1"] == replaced
     await snapshot.writer.put_resource_state("eu1", bad)
     reported = await found(check_clusters(snapshot.reader))

@@ -113,9 +113,9 @@ async def test_a9_get_as_of_a_time_and_get_deleted(past_api: PastApi, run: Run):
     assert gone.rows[0][:3] == ["CLUSTER", "NAMESPACE", "NAME"]
     assert [row[:3] for row in gone.rows[1:]] == [["eu1", "prod", "web"]]
     assert (await run("get", "pods", "--deleted", "-o", "name")).out == "pods/web\n"
-    assert "nothing is known" not in (await run("get", "pods", "--deleted", "--since", "0s")).err
+    assert "no history before" not in (await run("get", "pods", "--deleted", "--since", "0s")).err
     long = await run("get", "pods,cm", "--deleted", "--since", "2d")
-    assert "note: nothing is known of the time before" in long.err
+    assert "note: there is no history before" in long.err
     assert ["eu1", "prod", "pod/web"] in [row[:3] for row in long.rows], long.out
     with pytest.raises(UnknownName, match="did you mean 'eu1'"):
         await run("get", "pods", "--deleted", "--cluster", "eu")
@@ -201,12 +201,12 @@ async def test_a9_what_a_list_has_shown_first_is_unknown_before(
     await past_api.past.record(*listed)
     output = () if form == "table" else ("-o", form)
     found = await run(*words, rfc3339(start), *output)
-    warnings = [line for line in found.err.splitlines() if "unknown then" in line]
+    warnings = [line for line in found.err.splitlines() if "unknown at that time" in line]
     assert len(warnings) == 1
     assert "100 objects or more, such as eu1 core/configmaps prod/cm-" in warnings[0]
     known_from = warnings[0].rpartition(" ")[2]
     again = await run(*words, known_from, *output)
-    assert "unknown then" not in again.err
+    assert "unknown at that time" not in again.err
 
 
 async def test_a9_a_list_of_the_past_says_to_a_program_what_is_unknown(past_api: PastApi, run: Run):
@@ -300,7 +300,7 @@ async def test_a9_restore_is_a_dry_run_and_then_puts_back(
         one["name"]: (one["result"], one["reason"]) for one in json.loads(answer.out)["items"]
     }
     assert results["prod"] == results["base"] == results["leaf"] == ("restored", "")
-    assert "its controller makes it again: ReplicaSet rs" in results["web-1"][1]
+    assert "its controller recreates it: ReplicaSet rs" in results["web-1"][1]
     assert "never published" in results["s"][1]
     assert "its owner is gone: ConfigMap lost" in results["orphan"][1]
     assert results["far"][0] == "failed"
@@ -346,12 +346,13 @@ async def test_a9_restore_refuses_another_cluster_and_reports_what_is_refused(
     await deleted(past_api, "core/configmaps", "theirs", cluster_uid="another")
     wrong = await run("restore", "cm", *flags)
     assert wrong.status == 1
-    assert "another cluster than 'eu1' answers there" in wrong.out
+    assert "a cluster other than 'eu1' answers there" in wrong.out
     assert eu1.get("v1/configmaps", "prod", "theirs") is None
     nothing = await run("restore", "deploy", *flags)
     assert nothing.status == 0
     assert "Nothing that matches was deleted in the last 5m and is still missing" in nothing.err
-    assert "nothing is known" in (await run("restore", "deploy", *flags, "--since", "2d")).err
+    early = await run("restore", "deploy", *flags, "--since", "2d")
+    assert "there is no history before" in early.err
     with pytest.raises(UnknownName, match="did you mean 'eu1'"):
         await run("restore", "cm", *flags, "--cluster", "eu")
     with pytest.raises(ConfigError, match="is not like CLUSTER=CONTEXT"):
@@ -380,7 +381,7 @@ async def test_w13_restore_writes_only_to_the_cluster_that_lost_the_object(
     flags = ("--since", "5m", "--kubeconfig", str(tmp_path / "kubeconfig"), "--apply")
     wrong = await run("restore", "cm", *flags, "--context", "us1=eu1")
     assert wrong.status == 1
-    assert "another cluster than 'us1' answers there" in wrong.out
+    assert "a cluster other than 'us1' answers there" in wrong.out
     assert eu1.get("v1/configmaps", "prod", "theirs") is None
 
 
