@@ -18,8 +18,7 @@ from fleetbus.bus.jetstream import ensure_distribution
 from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus_cli.app import run_command_line
 from fleetbus_distributor.kind import API_VERSION, KIND
-from fleetbus_distributor.settings import DistributorSettings
-from fleetbus_distributor.shared_settings import share_settings
+from fleetbus_distributor.settings import DistributorSettings, share_settings
 from fleetbus_proto import keys
 from support.eventually import eventually
 from support.rigs.distributor import CONFIG_MAP, HUB, Rig

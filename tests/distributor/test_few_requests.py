@@ -10,8 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from fleetbus.errors import StoreError
-from fleetbus_distributor.rounds import silence
-from fleetbus_distributor.rounds.silence import SilenceWatch
+from fleetbus_distributor.rounds.execute import SILENT_FOR, SilenceWatch
 from fleetbus_distributor.targets.circuit_breaker import CircuitBreaker, Cooldown
 from fleetbus_distributor.targets.seen import SeenOnTargets
 from fleetbus_distributor.targets.shared_cooldowns import SharedCooldowns
@@ -66,7 +65,7 @@ async def test_d3_a_strangers_object_is_read_before_anything_is_done_to_it(rig: 
 
 async def test_d10_a_namespace_that_is_gone_is_noticed(rig: Rig):
     template = {**CONFIG_MAP, "metadata": {"name": "m", "namespace": "far"}}
-    rig.distributor.seen.note_namespace("t1", "far")  # as it existed before
+    rig.distributor.executor.seen.note_namespace("t1", "far")  # as it existed before
     rig.create(template=template, placement={"clusters": [{"name": "t1"}]})
     await rig.reconcile()
     assert rig.states() == {"t1": "Waiting/NamespaceMissing"}
@@ -163,11 +162,11 @@ async def test_d11_a_cluster_that_hangs_costs_other_rounds_nothing_once_it_is_kn
     assert rig.states("x") == {"t1": "Applied", "t2": "Unreachable/Timeout"}
     begun = time.monotonic()
     await rig.reconcile("y")
-    assert time.monotonic() - begun < silence.SILENT_FOR.total_seconds()
+    assert time.monotonic() - begun < SILENT_FOR.total_seconds()
     assert rig.states("y")["t2"] == "Unreachable/Timeout"
     rig.clusters["t2"].faults.clear()
     await asyncio.sleep(0)
-    rig.distributor.breaker.record_answer("t2")  # as after the probe
+    rig.distributor.executor.breaker.record_answer("t2")  # as after the probe
     await rig.reconcile("y")
     assert rig.states("y")["t2"] == "Applied"
 

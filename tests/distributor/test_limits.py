@@ -92,7 +92,7 @@ async def test_d11_the_hub_is_not_slowed_down_and_members_are(rig: Rig):
 async def test_d11_all_rounds_together_work_on_so_many_objects_of_a_cluster(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
-    limits = rig.distributor.limits
+    limits = rig.distributor.executor.limits
     for name, value in {"_qps": 1000, "_burst": 1000, "_in_flight": 3}.items():
         monkeypatch.setattr(limits, name, value)
     rig.clusters["t1"].faults.add(Delay(timedelta(milliseconds=50)), verb="patch")
@@ -119,9 +119,9 @@ async def test_d11_all_rounds_together_work_on_so_many_objects_of_a_cluster(
 async def test_d11_a_cluster_that_waits_for_its_turn_is_not_taken_to_hang(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
-    limits = rig.distributor.limits
+    limits = rig.distributor.executor.limits
     monkeypatch.setattr(limits, "turns", Turns(at_once=1))
-    monkeypatch.setattr("fleetbus_distributor.rounds.silence._SILENT_ALONE", timedelta(seconds=1))
+    monkeypatch.setattr("fleetbus_distributor.rounds.execute._SILENT_ALONE", timedelta(seconds=1))
     taken = await limits.turns.take(ALIVE)
     place(rig, "x", "t1", "t2")
     round_ = asyncio.create_task(rig.reconcile("x"))

@@ -78,7 +78,9 @@ def _for_one(settings: DistributorSettings, distributor: Distributor) -> Control
     async def to_cluster(_event: Object | None, request: Request, fleet: Fleet) -> list[Request]:
         return await list_requests(TARGETS, fleet, cluster=request.name)
 
-    controller.watch_owned("*", owner_kind=KIND, per_cluster=True, ignore=distributor.seen.has_made)
+    controller.watch_owned(
+        "*", owner_kind=KIND, per_cluster=True, ignore=distributor.executor.seen.has_made
+    )
     controller.watch(
         CLUSTER_RESOURCE, clusters=_is_hub, predicate=is_connection_change, map=to_cluster
     )

@@ -35,8 +35,7 @@ from fleetbus_distributor.rounds.missing_objects import MissingObjects
 from fleetbus_distributor.rounds.reconcile import Distributor
 from fleetbus_distributor.rounds.settled import SettledRounds
 from fleetbus_distributor.rounds.status_pace import StatusPace
-from fleetbus_distributor.settings import DistributorSettings
-from fleetbus_distributor.shared_settings import share_settings
+from fleetbus_distributor.settings import DistributorSettings, share_settings
 from fleetbus_distributor.targets.missing_types import TypeWatch
 from fleetbus_distributor.targets.shared_cooldowns import SharedCooldowns
 
@@ -76,11 +75,13 @@ async def run(
             announce=Announcer(publisher.offer),
             explain=FailingPods(fleet.reader),
         )
-        cooldowns = SharedCooldowns(connections.redis, distributor.breaker)
+        cooldowns = SharedCooldowns(connections.redis, distributor.executor.breaker)
         controllers = build_controllers(settings, distributor)
         changes = FleetChanges(clusters=clusters, fleet=fleet, queue=for_all)
         voted = VoteWatch(bus=connections.bus, fleet=fleet, queue=for_all, controller=NAME)
-        types = TypeWatch(missing=distributor.seen.types, reader=fleet.reader, requeue=requeue)
+        types = TypeWatch(
+            missing=distributor.executor.seen.types, reader=fleet.reader, requeue=requeue
+        )
         sweep = OrphanSweep(fleet, fleet.reader, settings.resync)
         outer.create_task(clusters.run(), name="clusters")
         outer.create_task(publisher.run(), name="events")

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, cast
 
+import structlog
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from fleetbus.clusters.leaving import NAMESPACE
+from fleetbus.errors import StoreError
 from fleetbus.process.settings import Duration
+from fleetbus.store.connection import store_errors
+from fleetbus_proto import keys
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+log = structlog.get_logger()
+
+_SHARED_EVERY: Final = timedelta(minutes=1)
+_FAILURE: Final = "the settings of the distributor cannot be read or written"
+_REQUIRES_ACCOUNT: Final = "require-service-account"
 
 
 class DistributorSettings(BaseSettings):
@@ -51,3 +66,31 @@ class DistributorSettings(BaseSettings):
 
     status_after: Duration = timedelta(seconds=2)
     """A cluster that takes longer does not delay the status of the others."""
+
+
+async def share_settings(redis: Redis, settings: DistributorSettings) -> None:
+    """Write what a plan depends on to the store, again until cancelled: it may be emptied."""
+    value = str(settings.require_service_account).lower()
+    while True:
+        try:
+            with store_errors(_FAILURE):
+                async with redis.pipeline(transaction=True) as pipe:
+                    pipe.hset(keys.distributor_settings(), _REQUIRES_ACCOUNT, value)
+                    pipe.expire(keys.distributor_settings(), 5 * _SHARED_EVERY)
+                    await pipe.execute()
+        except StoreError as error:
+            log.debug("settings_not_shared", error=str(error))
+        await asyncio.sleep(_SHARED_EVERY.total_seconds())
+
+
+async def with_shared(redis: Redis, settings: DistributorSettings) -> DistributorSettings:
+    """The settings of a plan, with those of the running distributor where they are known.
+
+    Raises:
+        StoreError: the store did not answer.
+    """
+    with store_errors(_FAILURE):
+        stored = await cast("Any", redis.hget(keys.distributor_settings(), _REQUIRES_ACCOUNT))
+    if stored is None:
+        return settings
+    return settings.model_copy(update={"require_service_account": stored == b"true"})

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
+import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from fleetbus.errors import BusError, ConfigError
+from fleetbus.kube.manifest_yaml import read_documents
 from fleetbus.process import printer
+from fleetbus.process.file_errors import file_problem
 from fleetbus.process.logs import set_up_logs
 from fleetbus_cli.documents import render_json
 from fleetbus_cli.hub import Hub, resolve_hub, run_on_hub
 from fleetbus_cli.target import resolve_target
-from fleetbus_distributor.cli.manifests import read_manifests
+from fleetbus_distributor.kind import API_VERSION, KIND
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from fleetbus.bus.connection import Bus
     from fleetbus.clusters.registry import Clusters
+    from fleetbus.kube.client import Object
     from fleetbus.kube.connection.config import KubeConfig
     from fleetbus.process.access.store import StoreAccess
     from fleetbus_distributor.preview.preview import Preview
@@ -138,3 +142,46 @@ async def _fleet(hub: KubeConfig, redis: Redis | None) -> Clusters:
 
     reader = None if redis is None else SnapshotReader(redis, await find_shards(redis))
     return build_fleet(hub, reader)
+
+
+def read_manifests(file: pathlib.Path, namespace: str) -> list[Object]:
+    """Read the MultiClusterResources of a file; `-` is standard input.
+
+    Args:
+        file: YAML or JSON, with any number of documents.
+        namespace: of those that name none.
+
+    Raises:
+        ConfigError: it cannot be read, or has something else in it.
+    """
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{file}: cannot be read: {file_problem(e)}") from e
+    try:
+        documents = read_documents(text)
+    except ValueError as e:
+        raise ConfigError(f"{file}: {e}") from e
+    if not documents:
+        raise ConfigError(f"{file}: there is no {KIND} in it")
+    return [
+        _checked(document, f"{file}, document {n}", namespace)
+        for n, document in enumerate(documents, 1)
+    ]
+
+
+def _checked(document: Any, where: str, namespace: str) -> Object:
+    if not isinstance(document, dict):
+        raise ConfigError(f"{where}: not an object")
+    document = cast("Object", document)
+    if (document.get("apiVersion"), document.get("kind")) != (API_VERSION, KIND):
+        kind = f"{document.get('kind')} of {document.get('apiVersion')}"
+        raise ConfigError(f"{where}: {kind} is no {KIND} of {API_VERSION}")
+    metadata: Any = document.get("metadata")
+    if not isinstance(metadata, dict) or not cast("Object", metadata).get("name"):
+        raise ConfigError(f"{where}: metadata.name is missing")
+    fields = cast("Object", metadata)
+    for field in ("name", "namespace"):
+        if not isinstance(fields.get(field) or "", str):
+            raise ConfigError(f"{where}: metadata.{field} is not a string: quote it")
+    return {**document, "metadata": {**fields, "namespace": fields.get("namespace") or namespace}}

@@ -13,8 +13,7 @@ from fleetbus_cli.unknown import UnknownName
 from fleetbus_distributor.preview.dry_run_fleet import DryRunFleet
 from fleetbus_distributor.preview.preview import Preview, candidate_of, preview
 from fleetbus_distributor.preview.stores import PlannedBudget, PlannedVotes
-from fleetbus_distributor.settings import DistributorSettings
-from fleetbus_distributor.shared_settings import with_shared
+from fleetbus_distributor.settings import DistributorSettings, with_shared
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

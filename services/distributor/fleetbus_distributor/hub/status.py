@@ -159,10 +159,10 @@ def with_clusters(
     generation: int,
     changed: Sequence[ClusterOutcome],
     inventory: Inventory,
-    bases: Bases,
-    rollout: Status | None = None,
+    rollout: Status | None,
 ) -> Status:
-    """Put the outcomes of some clusters into the old status."""
+    """Put the outcomes of some clusters, and what is on record there, into the old status."""
+    inventory = inventory | {outcome.name: outcome.inventory for outcome in changed}
     names = {outcome.name for outcome in changed}
     changed = with_last(changed, old)
     outcomes = [*(last for name, last in read_entries(old).items() if name not in names), *changed]
@@ -175,7 +175,7 @@ def with_clusters(
         "conditions": _timed(conditions, generation, old),
         "summary": _summary(outcomes, progress),
         "clusters": write_entries(outcomes),
-        "intent": intent.write(inventory, bases),
+        "intent": intent.write(inventory, intent.read_bases(old)),
     }
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, TypeAlias
 
@@ -18,7 +18,6 @@ from fleetbus.kube.connection.liveness import Liveness
 from fleetbus_distributor.fleet_view import FleetView
 from fleetbus_distributor.rounds.failing_pods import ExplainHealth
 from fleetbus_distributor.rounds.round import Round, Work
-from fleetbus_distributor.rounds.silence import SILENT_FOR, SilenceWatch
 from fleetbus_distributor.targets.circuit_breaker import CircuitBreaker
 from fleetbus_distributor.targets.converge import converge
 from fleetbus_distributor.targets.drift import Corrections
@@ -30,6 +29,11 @@ from fleetbus_distributor.targets.target import LATER, SOON, Target
 log = structlog.get_logger()
 
 _SILENT: Final = "the cluster accepts connections, or loses them, and answers nothing"
+SILENT_FOR: Final = timedelta(seconds=1)
+"""Of a cluster that alone delays its round."""
+_SILENT_ALONE: Final = timedelta(seconds=5)
+"""Of clusters while no other one of their round has answered either."""
+_LOOK: Final = timedelta(milliseconds=250)
 
 ReportProgress: TypeAlias = Callable[[Sequence[ClusterOutcome]], Awaitable[None]]
 
@@ -38,13 +42,15 @@ ReportProgress: TypeAlias = Callable[[Sequence[ClusterOutcome]], Awaitable[None]
 class Executor:
     """Works on clusters; what it knows about them is shared by all rounds of the process."""
 
-    breaker: CircuitBreaker
-    seen: SeenOnTargets
-    corrections: Corrections
     limits: Limits
     explain: ExplainHealth
     status_after: timedelta
     """Clusters that take longer are reported as in progress meanwhile."""
+    breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
+    """Which clusters hang."""
+    seen: SeenOnTargets = field(default_factory=SeenOnTargets)
+    """Versions and namespaces that this process has seen on targets."""
+    corrections: Corrections = field(default_factory=Corrections)
 
     async def run(
         self, round_: Round, work: Mapping[str, Work], interim: ReportProgress | None = None
@@ -199,3 +205,43 @@ def _without_contact(
 ) -> ClusterOutcome:
     """An outcome without any write, so everything on record stays on record."""
     return ClusterOutcome(name, state, reason, message, retry, dict(work.recorded))
+
+
+class SilenceWatch:
+    """Decides which clusters of a round are not worth waiting for, from its start (rule D11).
+
+    A cluster that hangs would hold the slot of its round for as long as its requests may take. What
+    must not happen is that a busy machine takes its own delay for the silence of a cluster: as long
+    as any cluster of the round answers, or our own timers are late, nobody is given up.
+    """
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._is_late = False
+
+    async def pause(self) -> None:
+        """Wait until it is time to look."""
+        planned = time.monotonic() + _LOOK.total_seconds()
+        await asyncio.sleep(_LOOK.total_seconds())
+        self._is_late = time.monotonic() - planned > _LOOK.total_seconds()
+
+    def silent(
+        self, answered: Mapping[str, float], pending: Sequence[str], hanging: Collection[str]
+    ) -> list[str]:
+        """List the clusters to give up.
+
+        Args:
+            answered: when each cluster of the round last sent anything.
+            pending: the clusters that the round waits for.
+            hanging: those of them that other rounds have found to hang.
+        """
+        now = time.monotonic()
+        silent = [name for name in pending if answered[name] < self._began]
+        if self._is_late or now - self._began < SILENT_FOR.total_seconds():
+            return []
+        others = [at for at in answered.values() if self._began <= at <= now]
+        if not others:
+            is_long = now - self._began >= _SILENT_ALONE.total_seconds()
+            return silent if is_long else [name for name in silent if name in hanging]
+        is_quiet = max(others) < now - 2 * _LOOK.total_seconds()
+        return silent if is_quiet and len(silent) == len(pending) else []

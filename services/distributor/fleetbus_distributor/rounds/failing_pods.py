@@ -6,10 +6,10 @@ cluster is asked. Where they are not watched nothing is added.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 import structlog
 from redis.exceptions import RedisError
@@ -53,12 +53,8 @@ _UNSTARTED: Final = "Suspended", "Paused"
 """Reasons of a workload whose pods are no trouble."""
 
 
-class ExplainHealth(Protocol):
-    """Says more about the health of a cluster."""
-
-    async def __call__(self, outcome: ClusterOutcome) -> None:
-        """Add to the outcome of a round on a cluster; never fails."""
-        ...
+ExplainHealth: TypeAlias = Callable[[ClusterOutcome], Awaitable[None]]
+"""Say more about the health of a cluster: add to the outcome of a round there; never fails."""
 
 
 async def say_no_more(outcome: ClusterOutcome) -> None:

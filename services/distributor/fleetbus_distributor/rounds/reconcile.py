@@ -52,11 +52,8 @@ from fleetbus_distributor.rounds.round import Requeue, Round
 from fleetbus_distributor.rounds.settled import Scope, SettledRounds, facts_of, scope_of
 from fleetbus_distributor.rounds.status_pace import StatusPace
 from fleetbus_distributor.settings import DistributorSettings
-from fleetbus_distributor.targets.circuit_breaker import CircuitBreaker
-from fleetbus_distributor.targets.drift import Corrections
 from fleetbus_distributor.targets.limits import Limits
 from fleetbus_distributor.targets.outcome import State, earliest
-from fleetbus_distributor.targets.seen import SeenOnTargets
 from fleetbus_distributor.targets.target import AT_ONCE, PAUSED, RARELY, SOON
 
 log = structlog.get_logger()
@@ -99,22 +96,13 @@ class Distributor:
         self._settled = settled
         self._requeue = requeue
         self._announce = announce
-        self.breaker = CircuitBreaker()
-        """Which clusters hang."""
-        self.seen = SeenOnTargets()
-        """Versions and namespaces that this process has seen on targets."""
-        self.limits = Limits(qps=settings.qps, burst=settings.burst, in_flight=settings.in_flight)
-        """How much each cluster is asked."""
         self._chunks = ChunkStore()
         self._leave_records = LeaveRecords(settings.namespace)
         self._hub_identity: tuple[KubeClient, str] | None = None
         """UID by client: a hub that was replaced has another client."""
         renderer = Renderer()
-        executor = Executor(
-            breaker=self.breaker,
-            seen=self.seen,
-            corrections=Corrections(),
-            limits=self.limits,
+        self.executor = executor = Executor(
+            limits=Limits(qps=settings.qps, burst=settings.burst, in_flight=settings.in_flight),
             explain=explain,
             status_after=settings.status_after,
         )

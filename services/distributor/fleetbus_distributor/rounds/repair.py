@@ -97,12 +97,7 @@ class Repairs:
 
         It replaces a round for all clusters, so the caller ensures that none runs.
 
-        Args:
-            round_: the facts of the round.
-            document: the MultiClusterResource, read live.
-            spec: its spec; the round for all has applied this generation.
-            rollout: which revision each cluster gets; None if all get the newest.
-            clusters: where objects were missing; some may have left the fleet.
+        Args: as `repair`; some of the clusters may have left the fleet.
 
         Returns:
             When to try again, because it is too early to write the status once more; or None.
@@ -163,7 +158,8 @@ class Repairs:
         rollout = begun.observed(draft, outcomes, is_whole=False) if begun else None
         self.pace.add_corrections(owner.uid, outcomes)
         old = document.status
-        new = _status_after(round_, document, outcomes, rollout)
+        tree = rollout.tree if rollout else None
+        new = status.with_clusters(old, document.generation, outcomes, round_.inventory, tree)
         if status.is_changed(new, old):
             wait = await self.pace.wait(owner.uid, lets_notes_first=lets_notes_first)
             if wait is not None:
@@ -236,23 +232,6 @@ def waits_for_all(
     if rollout is not None and rollout.is_changed and rollout.next_round is not None:
         waits.append(rollout.next_round)
     return waits
-
-
-def _status_after(
-    round_: Round,
-    document: Document,
-    outcomes: Sequence[ClusterOutcome],
-    rollout: Progress | None,
-) -> status.Status:
-    old = document.status
-    return status.with_clusters(
-        old,
-        document.generation,
-        outcomes,
-        {**round_.inventory, **{each.name: each.inventory for each in outcomes}},
-        intent.read_bases(old),
-        rollout=rollout.tree if rollout else None,
-    )
 
 
 def only_done(outcome: ClusterOutcome, old: Mapping[str, Any]) -> ClusterOutcome:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from fleetbus_distributor.hub import entries, status
 from fleetbus_distributor.hub.status import Report, Status
@@ -20,6 +20,10 @@ from fleetbus_distributor.targets.outcome import (
     earliest,
 )
 from fleetbus_distributor.targets.target import LATER, SOON
+
+_UNKNOWN: Final = "no cluster of this name is in the fleet; it applies once one joins"
+_GONE: Final = "the cluster left the fleet without an unjoin; its {} object(s) stay on record"
+_NOT_RENDERED: Final = "nothing is deleted while a template cannot be rendered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,12 @@ def follow_up(
         outcomes: of the clusters that it worked on.
         complete: of all clusters.
     """
-    has_news = _has_news(decision, outcomes)
+    # Whether other objects than planned turned out to need a replacement.
+    has_news = any(
+        outdated_keys(outcome.inventory) != outdated_keys(decision.record.get(outcome.name, {}))
+        for outcome in outcomes
+        if outcome.name in decision.draft.objects
+    )
     retry = SOON if has_news else None
     is_settled = not has_news
     alone: dict[str, timedelta] = {}
@@ -57,15 +66,6 @@ def follow_up(
         retry = earliest(retry, outcome.retry)
         is_settled &= _is_no_member(decision, outcome.name)
     return FollowUp(retry, is_settled, alone)
-
-
-def _has_news(decision: Decision, outcomes: Sequence[ClusterOutcome]) -> bool:
-    """Whether other objects than planned turned out to need a replacement."""
-    return any(
-        outdated_keys(outcome.inventory) != outdated_keys(decision.record.get(outcome.name, {}))
-        for outcome in outcomes
-        if outcome.name in decision.draft.objects
-    )
 
 
 def _concerns_only(decision: Decision, cluster: str) -> bool:
@@ -138,13 +138,17 @@ def complete_outcomes(
         inventory = dict(decision.record.get(name, {}))
         complete[name] = replace(last.get(name, ClusterOutcome(name)), inventory=inventory)
     for name in decision.draft.waiting:
-        complete[name] = _waiting(decision, name)
+        complete[name] = _idle(
+            decision, name, State.WAITING, status.WAVE_NOT_OPEN, _why(decision, name)
+        )
     for name in decision.draft.placed.unknown:
-        complete.setdefault(name, _unknown(decision, name))
+        idle = _idle(decision, name, State.WAITING, "UnknownCluster", _UNKNOWN, LATER)
+        complete.setdefault(name, idle)
     for name, problem in decision.draft.problems.items():
         complete[name] = _idle(decision, name, State.FAILED, problem.reason, problem.message)
     for name in decision.plan.gone:
-        complete[name] = _gone(decision, name)
+        message = _GONE.format(len(decision.record[name]))
+        complete[name] = _idle(decision, name, State.HELD, "ClusterGone", message, LATER)
     for name in decision.record:
         if name not in complete:
             complete[name] = _pending_removal(decision, name)
@@ -157,7 +161,6 @@ def _idle(
     state: State,
     reason: str,
     message: str,
-    *,
     retry: timedelta | None = None,
 ) -> ClusterOutcome:
     inventory = dict(decision.record.get(name, {}))
@@ -165,28 +168,15 @@ def _idle(
     return ClusterOutcome(name, state, reason, message, retry, inventory, revision=revision)
 
 
-def _waiting(decision: Decision, name: str) -> ClusterOutcome:
+def _why(decision: Decision, name: str) -> str:
     rollout, has_objects = decision.rollout, name in decision.record
-    message = rollout.waits(name, has_objects=has_objects) if rollout else ""
-    return _idle(decision, name, State.WAITING, status.WAVE_NOT_OPEN, message)
-
-
-def _unknown(decision: Decision, name: str) -> ClusterOutcome:
-    message = "no cluster of this name is in the fleet; it applies once one joins"
-    return _idle(decision, name, State.WAITING, "UnknownCluster", message, retry=LATER)
-
-
-def _gone(decision: Decision, name: str) -> ClusterOutcome:
-    count = len(decision.record[name])
-    message = f"the cluster left the fleet without an unjoin; its {count} object(s) stay on record"
-    return _idle(decision, name, State.HELD, "ClusterGone", message, retry=LATER)
+    return rollout.waits(name, has_objects=has_objects) if rollout else ""
 
 
 def _pending_removal(decision: Decision, name: str) -> ClusterOutcome:
     if name in decision.plan.held or name in decision.plan.doubted:
         return _idle(decision, name, State.APPLIED, "Applied", "")
-    message = "nothing is deleted while a template cannot be rendered"
-    return _idle(decision, name, State.HELD, "RenderFailed", message)
+    return _idle(decision, name, State.HELD, "RenderFailed", _NOT_RENDERED)
 
 
 def _with_holds(decision: Decision, complete: Mapping[str, ClusterOutcome]) -> list[ClusterOutcome]:
