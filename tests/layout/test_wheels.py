@@ -64,4 +64,5 @@ def test_a_command_of_a_package_that_is_missing_names_it(
         app.run_command_line()
     package = "fleetbus-distributor" if word in {"plan", "rollout"} else "fleetbus-devfleet"
     assert ended.value.code == 2
-    assert f"`{word}`: pip install {package}" in capsys.readouterr().err
+    expected = f"`{word}` is in the package {package}: pip install {package}"
+    assert expected in capsys.readouterr().err

@@ -50,7 +50,7 @@ class _Document:
 
 @dataclass(frozen=True, slots=True)
 class _Aggregated:
-    """What an aggregated document says of each group version: its resources, or why not."""
+    """An aggregated document: per group version its resources, or why they cannot be read."""
 
     etag: str
     versions: Sequence[tuple[GroupVersion, list[ApiResource] | errors.KubeError]]

@@ -55,7 +55,7 @@ class Call(NamedTuple):
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the request says of its body, and of the response that it wants."""
+        """Headers for the body of the request and for the response that it wants."""
         headers = {"Accept": self.accept}
         if self.body is not None:
             headers["Content-Type"] = self.content_type
