@@ -36,9 +36,9 @@ from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
 from fleetbus.snapshot.shards import find_shards
 from fleetbus.store.connection import connect
-from fleetbus.testing.dry_run_client import DryRunFleet, DryRunWrite
 from fleetbus.testing.emulated import shared_store
 from fleetbus.testing.harness import StaticProvider, empty_store
+from fleetbus.testing.replay_client import ReplayFleet, ReplayWrite
 from fleetbus.testing.reporting_client import ReportingClient
 from fleetbus.testing.runner import ControllerRunner, describe_failure
 from fleetbus_cli.capture.reading import Capture
@@ -181,7 +181,7 @@ async def _replay(options: ReplayOptions, recording: Recording) -> int:
         async def feed(events: Sequence[Event]) -> None:
             await runner.feed(events)
 
-        dry_run = DryRunFleet(SnapshotReader(redis, SnapshotKeys()), printer.show, feed=feed)
+        dry_run = ReplayFleet(SnapshotReader(redis, SnapshotKeys()), printer.show, feed=feed)
         is_live = options.live
         registry = _live_clusters(options, dry_run) if is_live else fleet.registry(dry_run.client)
         runner = ControllerRunner(controllers, redis, registry, gives_up=True)
@@ -222,7 +222,7 @@ async def _no_more_events() -> bool:
     return False
 
 
-def _live_clusters(options: ReplayOptions, dry_run: DryRunFleet) -> Clusters:
+def _live_clusters(options: ReplayOptions, dry_run: ReplayFleet) -> Clusters:
     target = resolve_target(nats_url=options.nats_url)
     return build_clusters(
         run_settings(target, options.kubeconfigs, [], needs_bus=False),
@@ -336,11 +336,11 @@ class _Printer:
         self._output = output
         self.count = 0
 
-    def show(self, write: DryRunWrite) -> None:
+    def show(self, write: ReplayWrite) -> None:
         """Print one."""
         self.count += 1
         if self._output == "json":
-            fields = {name: getattr(write, name) for name in DryRunWrite.__slots__}
+            fields = {name: getattr(write, name) for name in ReplayWrite.__slots__}
             printer.json_text(json.dumps(fields), flush=True)
             return
         place = "/".join(segment for segment in (write.namespace, write.name) if segment)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-import orjson
-
 from fleetbus.kube.client import Object
 from fleetbus_proto.resources import Resource
 
@@ -55,12 +53,11 @@ class Definitions:
         path = f"/apis/{resource.group}/{resource.version}"
         return resource.plural in self._served.get(path, {})
 
-    def extend(self, path: str, document: bytes) -> bytes:
+    def extend(self, path: str, document: Object) -> Object:
         """Add the planned types to a discovery document."""
         if path not in self._served:
             return document
-        resources: Object = orjson.loads(document)
-        listed = cast("list[Object]", resources.get("resources") or [])
-        names = {resource.get("name") for resource in listed}
-        added = [resource for name, resource in self._served[path].items() if name not in names]
-        return orjson.dumps({**resources, "resources": [*listed, *added]})
+        listed = cast("list[Object]", document.get("resources") or [])
+        names = {entry.get("name") for entry in listed}
+        added = [entry for name, entry in self._served[path].items() if name not in names]
+        return {**document, "resources": [*listed, *added]}

@@ -7,7 +7,7 @@ from typing import Final
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus_distributor.fleet_view import FleetView
-from fleetbus_distributor.preview.dry_run_client import DryRunClient
+from fleetbus_distributor.preview.plan_client import PlanClient
 
 _USER_AGENT: Final = "fleetbus-plan"
 
@@ -15,7 +15,7 @@ _USER_AGENT: Final = "fleetbus-plan"
 class _Planned:
     """One cluster of it."""
 
-    def __init__(self, client: DryRunClient) -> None:
+    def __init__(self, client: PlanClient) -> None:
         self.live = client
 
 
@@ -28,7 +28,7 @@ class DryRunFleet:
 
     def __init__(self, fleet: FleetView) -> None:
         self._fleet = fleet
-        self.clients: dict[str, DryRunClient] = {}
+        self.clients: dict[str, PlanClient] = {}
 
     @property
     def hub(self) -> str:
@@ -52,7 +52,7 @@ class DryRunFleet:
         """One cluster, with a client that sends dry runs."""
         return _Planned(self.client(name))
 
-    def client(self, name: str) -> DryRunClient:
+    def client(self, name: str) -> PlanClient:
         """The client of a cluster.
 
         Raises:
@@ -62,7 +62,7 @@ class DryRunFleet:
         if name not in self.clients:
             original = self._fleet.cluster(name).live
             info = next(member for member in self._fleet.clusters() if member.name == name)
-            client = DryRunClient(info.config, user_agent=_USER_AGENT)
+            client = PlanClient(info.config, user_agent=_USER_AGENT)
             client.cluster = name
             if original.identity_check is not None:
                 client.verify_identity(original.identity_check)

@@ -20,8 +20,8 @@ from fleetbus.ownership import MULTI_CLUSTER_RESOURCES, Owner, is_owned_by
 from fleetbus.reconcile import Request
 from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.preview.diff import diff
-from fleetbus_distributor.preview.dry_run_client import DryRunClient
 from fleetbus_distributor.preview.dry_run_fleet import DryRunFleet
+from fleetbus_distributor.preview.plan_client import PlanClient
 from fleetbus_distributor.preview.stores import AnyPace, NoNotes, PlannedBudget
 from fleetbus_distributor.render.template import ObjectRef
 from fleetbus_distributor.rollout.changes import RolloutChange
@@ -117,7 +117,7 @@ class _Outcomes:
         del document, changes
 
 
-async def candidate_of(hub: DryRunClient, document: Object) -> Object:
+async def candidate_of(hub: PlanClient, document: Object) -> Object:
     """A MultiClusterResource of a file, as the hub would store it.
 
     Raises:
@@ -247,13 +247,13 @@ def _findings(outcome: ClusterOutcome) -> list[PlannedFinding]:
     return findings
 
 
-def _objects(client: DryRunClient, uid: str) -> list[PlannedObject]:
+def _objects(client: PlanClient, uid: str) -> list[PlannedObject]:
     paths = list(dict.fromkeys(write.path for write in client.writes))
     planned = [_object(client, path, uid) for path in paths]
     return [item for item in planned if item is not None]
 
 
-def _object(client: DryRunClient, path: str, uid: str) -> PlannedObject | None:
+def _object(client: PlanClient, path: str, uid: str) -> PlannedObject | None:
     """Plan one object; None for those on the hub that only record the rollout."""
     before, after = client.before.get(path), client.after(path)
     if not any(tree and is_owned_by(tree, uid) for tree in (before, after)):
@@ -274,7 +274,7 @@ def _reference(tree: Object) -> ObjectRef:
 
 
 def _action(
-    client: DryRunClient, path: str, before: Object | None, after: Object | None, uid: str
+    client: PlanClient, path: str, before: Object | None, after: Object | None, uid: str
 ) -> Action:
     if before is None:
         return Action.CREATE
