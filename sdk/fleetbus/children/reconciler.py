@@ -270,6 +270,10 @@ class ChildrenReconciler:
         uid = self._uids.get(child.cluster, "")
         return self._mark.claim(child.object, child.cluster, uid)
 
+    @property
+    def _writer(self) -> ChildWriter:
+        return ChildWriter(self._policy, self._fleet, self._mark, self._answers)
+
     # --- writes ---------------------------------------------------------------------------------
 
     async def _act(self, home: Cluster, children: Sequence[ObservedChild]) -> Result | None:
@@ -306,9 +310,8 @@ class ChildrenReconciler:
         return await self._write_annotation(home, parent, clusters)
 
     async def _ensure_all(self, desired: Sequence[DesiredChild]) -> None:
-        writer = ChildWriter(self._policy, self._fleet, self._mark, self._answers)
         missing = [one for one in desired if one.place not in self._outcomes]
-        for one, outcome in zip(missing, await _gather(writer.ensure, missing), strict=True):
+        for one, outcome in zip(missing, await _gather(self._writer.ensure, missing), strict=True):
             self._outcomes[one.place] = outcome
             self._unavailable.update(one.place, outcome, self._request)
 
@@ -338,29 +341,25 @@ class ChildrenReconciler:
 
     async def _remove_all(self, children: Iterable[ObservedChild]) -> set[str]:
         """Delete children; return the clusters where some may remain."""
-        writer = ChildWriter(self._policy, self._fleet, self._mark, self._answers)
-        gone = list(children)
+        leaving, writer = list(children), self._writer
         outcomes = await _gather(
-            lambda child: writer.remove(child.cluster, child.resource, child.object), gone
+            lambda child: writer.remove(child.cluster, child.resource, child.object), leaving
         )
         remaining: set[str] = set()
-        for child, outcome in zip(gone, outcomes, strict=True):
+        for child, outcome in zip(leaving, outcomes, strict=True):
             remaining |= self._record_removal(child.place, outcome)
         return remaining
 
     async def _clear_clusters(self, clusters: Iterable[str], done: set[Place]) -> set[str]:
         """Delete children that a live list still shows; return clusters where some may remain."""
-        writer = ChildWriter(self._policy, self._fleet, self._mark, self._answers)
-        remaining = await _gather(
-            lambda name: self._clear_cluster(writer, name, done), sorted(clusters)
-        )
+        remaining = await _gather(lambda name: self._clear_cluster(name, done), sorted(clusters))
         return set[str]().union(*remaining)
 
-    async def _clear_cluster(self, writer: ChildWriter, name: str, done: set[Place]) -> set[str]:
+    async def _clear_cluster(self, name: str, done: set[Place]) -> set[str]:
         remaining: set[str] = set()
         for resource in self._policy.children:
             try:
-                children = await writer.list_children(name, resource)
+                children = await self._writer.list_children(name, resource)
             except (ClusterNotFound, NotEngaged, KubeError) as e:
                 place = (name, resource.key, "", "")
                 remaining |= self._record_removal(

@@ -32,14 +32,7 @@ from fleetbus.kube.applied import ServerAnswers
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.impersonation import ActingClient
 from fleetbus.owned_objects.claim import Claim, Ownership
-from fleetbus.owned_objects.decision import (
-    Action,
-    Decision,
-    Obstacle,
-    RemovalPolicy,
-    decide_apply,
-    decide_removal,
-)
+from fleetbus.owned_objects.decision import Decision, RemovalPolicy, decide_apply, decide_removal
 from fleetbus.owned_objects.executor import OwnedObject
 from fleetbus.process.redact import without_secret_words
 from fleetbus_proto.resources import Resource
@@ -79,11 +72,14 @@ class ChildOutcome:
 
 _GONE: Final = ChildOutcome(ChildState.GONE)
 _LEAVING: Final = ChildOutcome(ChildState.WAITING, "it is being deleted")
-_PROTECTED: Final = ChildOutcome(ChildState.PROTECTED, "it is protected, so it is not deleted")
+_UNWRITTEN: Final = {
+    Decision.FORGET: _GONE,  # our child does not exist
+    Decision.WAIT: _LEAVING,
+    Decision.PROTECTED: ChildOutcome(ChildState.PROTECTED, "it is protected, so it is not deleted"),
+}
 _STATES: Final = {
-    Obstacle.CLAIM: ChildState.CONFLICT,
-    Obstacle.COPY: ChildState.EXTRA,
-    Obstacle.PROTECTED: ChildState.PROTECTED,
+    Decision.NOT_OURS: ChildState.CONFLICT,
+    Decision.COPY: ChildState.EXTRA,
 }
 
 
@@ -138,7 +134,7 @@ class ChildWriter:
         if live is not None:
             claim = self._mark.claim(live, cluster.name, uid)
             decision = decide_apply(live, claim, takes={Ownership.OURS})
-            if decision.action is Action.APPLY:
+            if decision is Decision.APPLY:
                 return await self._update(cluster.name, obj, desired, live, uid)
             outcome = await _carry_out(decision, claim, obj, live)
             if outcome.state is not ChildState.GONE:
@@ -189,13 +185,10 @@ async def _carry_out(
     decision: Decision, claim: Claim, obj: OwnedObject, live: Object
 ) -> ChildOutcome:
     """Delete the object if that was decided; the outcome of everything but an apply."""
-    if decision.action is Action.FORGET:
-        return _GONE  # our child does not exist
-    if decision.action is Action.LEAVE:
-        state = _STATES[decision.obstacle or Obstacle.CLAIM]
-        return _PROTECTED if state is ChildState.PROTECTED else ChildOutcome(state, claim.message)
-    if decision.action is Action.WAIT:
-        return _LEAVING
+    if state := _STATES.get(decision):
+        return ChildOutcome(state, claim.message)
+    if outcome := _UNWRITTEN.get(decision):
+        return outcome
     return _GONE if await obj.remove(live) else _LEAVING
 
 

@@ -19,7 +19,7 @@ from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.kube.trees import read_tree
 from fleetbus.owned_objects.claim import Ownership, claim
-from fleetbus.owned_objects.decision import Action, Obstacle, RemovalPolicy, decide_removal
+from fleetbus.owned_objects.decision import Decision, RemovalPolicy, decide_removal
 from fleetbus.owned_objects.executor import delete_exactly
 from fleetbus.ownership import (
     MULTI_CLUSTER_RESOURCES,
@@ -129,11 +129,11 @@ def _why_kept(orphan: Orphan, live: Object, owner: Owner) -> str:
         return f"deleting a {orphan.kind} deletes objects of others too; do that by hand"
     claimed = claim(live, owner)
     decision = decide_removal(live, claimed, _REMOVAL)
-    if decision.action is Action.FORGET:
+    if decision in (Decision.DELETE, Decision.WAIT):
+        return ""
+    if decision is Decision.FORGET:
         return "its marks are not ours, or do not agree"
-    if decision.obstacle is Obstacle.COPY:
-        return claimed.message
-    return f"it is {decision.obstacle.lower()}" if decision.obstacle else ""
+    return claimed.message or f"it is {decision.lower()}"
 
 
 async def _marked(reader: SnapshotReader, clusters: Sequence[str]) -> AsyncIterator[Orphan]:

@@ -15,8 +15,8 @@ from typing import Any
 from fleetbus.owned_objects.claim import Claim, Ownership, is_paused, is_protected
 
 
-class Action(StrEnum):
-    """A step with an object."""
+class Decision(StrEnum):
+    """A step with an object, or the reason to leave it as it is."""
 
     APPLY = "Apply"
     REPLACE = "Replace"
@@ -24,32 +24,17 @@ class Action(StrEnum):
     DELETE = "Delete"
     RELEASE = "Release"
     """Take our mark off and leave it, for good."""
-    LEAVE = "Leave"
-    """Leave it as it is, and report why."""
-    WAIT = "Wait"
-    """It is being deleted."""
     FORGET = "Forget"
     """It is not ours, so ours is gone."""
-
-
-class Obstacle(StrEnum):
-    """Why an object is left as it is."""
-
-    CLAIM = "Claim"
-    """The message of its claim says it."""
+    WAIT = "Wait"
+    """It is being deleted."""
+    NOT_OURS = "NotOurs"
+    """It has the place of ours; its claim tells whose it is."""
     COPY = "MarkedForOtherCluster"
     PROTECTED = "Protected"
     PAUSED = "Paused"
     NOT_CONFIRMED = "NotConfirmed"
     """A person has confirmed the deletion of another object of this name (rule D8)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The step to take, and for `LEAVE` the reason."""
-
-    action: Action
-    obstacle: Obstacle | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +68,13 @@ def decide_apply(
             replaced.
     """
     if live["metadata"].get("deletionTimestamp"):
-        return Decision(Action.WAIT)
+        return Decision.WAIT
     if claim.ownership in takes:
-        return Decision(Action.APPLY)
+        return Decision.APPLY
     if claim.ownership is not Ownership.FORMER:
-        return Decision(Action.LEAVE, Obstacle.CLAIM)
-    removal = decide_removal(live, claim, RemovalPolicy(deletes={Ownership.FORMER}))
-    return Decision(Action.REPLACE) if removal.action is Action.DELETE else removal
+        return Decision.NOT_OURS
+    decision = decide_removal(live, claim, RemovalPolicy(deletes={Ownership.FORMER}))
+    return Decision.REPLACE if decision is Decision.DELETE else decision
 
 
 def decide_removal(live: Mapping[str, Any], claim: Claim, policy: RemovalPolicy) -> Decision:
@@ -100,25 +85,15 @@ def decide_removal(live: Mapping[str, Any], claim: Claim, policy: RemovalPolicy)
         claim: whose it is by its mark alone; a record of its UID is no reason to delete.
         policy: what else decides.
     """
+    uid = live["metadata"]["uid"]
     is_ours = claim.ownership in policy.deletes and claim.is_confirmed
-    if not is_ours or live["metadata"]["uid"] in policy.kept:
-        return Decision(Action.FORGET)
-    if obstacle := _obstacle(live, claim, policy):
-        return Decision(Action.LEAVE, obstacle)
-    if policy.releases:
-        return Decision(Action.RELEASE)
-    if live["metadata"].get("deletionTimestamp"):
-        return Decision(Action.WAIT)
-    return Decision(Action.DELETE)
-
-
-def _obstacle(live: Mapping[str, Any], claim: Claim, policy: RemovalPolicy) -> Obstacle | None:
-    if not claim.is_here:
-        return Obstacle.COPY
-    if is_protected(live):
-        return Obstacle.PROTECTED
-    if policy.heeds_pause and is_paused(live):
-        return Obstacle.PAUSED
-    if policy.confirmed_uid not in ("", live["metadata"]["uid"]):
-        return Obstacle.NOT_CONFIRMED
-    return None
+    steps = (
+        (not is_ours or uid in policy.kept, Decision.FORGET),
+        (not claim.is_here, Decision.COPY),
+        (is_protected(live), Decision.PROTECTED),
+        (policy.heeds_pause and is_paused(live), Decision.PAUSED),
+        (policy.confirmed_uid not in ("", uid), Decision.NOT_CONFIRMED),
+        (policy.releases, Decision.RELEASE),
+        (live["metadata"].get("deletionTimestamp"), Decision.WAIT),
+    )
+    return next((decision for applies, decision in steps if applies), Decision.DELETE)

@@ -9,14 +9,7 @@ from typing import Any
 import pytest
 
 from fleetbus.owned_objects.claim import Claim, Ownership
-from fleetbus.owned_objects.decision import (
-    Action,
-    Decision,
-    Obstacle,
-    RemovalPolicy,
-    decide_apply,
-    decide_removal,
-)
+from fleetbus.owned_objects.decision import Decision, RemovalPolicy, decide_apply, decide_removal
 from fleetbus.ownership import PAUSE_ANNOTATION, PROTECT_ANNOTATION
 
 PLAIN: dict[str, Any] = {}
@@ -42,14 +35,6 @@ STRANGERS = [
 ]
 POLICY = RemovalPolicy(deletes={Ownership.OURS, Ownership.FORMER, Ownership.COPY})
 
-APPLY, REPLACE, WAIT = Decision(Action.APPLY), Decision(Action.REPLACE), Decision(Action.WAIT)
-DELETE, RELEASE = Decision(Action.DELETE), Decision(Action.RELEASE)
-FORGET = Decision(Action.FORGET)
-
-
-def left(obstacle: Obstacle) -> Decision:
-    return Decision(Action.LEAVE, obstacle)
-
 
 def live(metadata: dict[str, Any]) -> dict[str, Any]:
     return {"metadata": {"name": "o", "uid": "live", **metadata}}
@@ -58,76 +43,76 @@ def live(metadata: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("metadata", "claim", "decision"),
     [
-        (PLAIN, OURS, APPLY),
-        (PROTECTED, OURS, APPLY),
-        (PLAIN, BY_RECORD, APPLY),
-        (PLAIN, RENAMED, APPLY),
-        (PLAIN, FORMER, REPLACE),
-        (PROTECTED, FORMER, left(Obstacle.PROTECTED)),
-        (PLAIN, replace(FORMER, is_confirmed=False), FORGET),
-        (PLAIN, replace(FORMER, is_here=False), left(Obstacle.COPY)),
-        (PLAIN, COPY, left(Obstacle.CLAIM)),
-        *((PLAIN, stranger, left(Obstacle.CLAIM)) for stranger in STRANGERS),
-        *((LEAVING, claim, WAIT) for claim in (OURS, FORMER, COPY, *STRANGERS)),
+        (PLAIN, OURS, Decision.APPLY),
+        (PROTECTED, OURS, Decision.APPLY),
+        (PLAIN, BY_RECORD, Decision.APPLY),
+        (PLAIN, RENAMED, Decision.APPLY),
+        (PLAIN, FORMER, Decision.REPLACE),
+        (PROTECTED, FORMER, Decision.PROTECTED),
+        (PLAIN, replace(FORMER, is_confirmed=False), Decision.FORGET),
+        (PLAIN, replace(FORMER, is_here=False), Decision.COPY),
+        (PLAIN, COPY, Decision.NOT_OURS),
+        *((PLAIN, stranger, Decision.NOT_OURS) for stranger in STRANGERS),
+        *((LEAVING, claim, Decision.WAIT) for claim in (OURS, FORMER, COPY, *STRANGERS)),
     ],
 )
 def test_d4_what_an_object_in_the_place_of_ours_allows(
     metadata: dict[str, Any], claim: Claim, decision: Decision
 ):
-    assert decide_apply(live(metadata), claim, takes={Ownership.OURS}) == decision
+    assert decide_apply(live(metadata), claim, takes={Ownership.OURS}) is decision
 
 
 @pytest.mark.parametrize("claim", [OURS, FORMER, COPY, *STRANGERS])
 def test_d4_a_policy_may_take_what_belongs_to_others(claim: Claim):
-    assert decide_apply(live(PLAIN), claim, takes=frozenset(Ownership)) == APPLY
+    assert decide_apply(live(PLAIN), claim, takes=frozenset(Ownership)) is Decision.APPLY
 
 
 @pytest.mark.parametrize(
     ("metadata", "claim", "decision"),
     [
-        (PLAIN, OURS, DELETE),
-        (UNPROTECTED, OURS, DELETE),
-        (PLAIN, FORMER, DELETE),
-        (LEAVING, OURS, WAIT),
-        (PROTECTED, OURS, left(Obstacle.PROTECTED)),
-        (PROTECTED | LEAVING, OURS, left(Obstacle.PROTECTED)),
-        (PLAIN, COPY, left(Obstacle.COPY)),
-        (PLAIN, RENAMED, left(Obstacle.COPY)),
-        (PROTECTED, COPY, left(Obstacle.COPY)),
-        (PLAIN, BY_RECORD, FORGET),
-        (PROTECTED, BY_RECORD, FORGET),
-        *((PLAIN, stranger, FORGET) for stranger in STRANGERS),
-        *((PLAIN, replace(stranger, is_confirmed=True), FORGET) for stranger in STRANGERS),
+        (PLAIN, OURS, Decision.DELETE),
+        (UNPROTECTED, OURS, Decision.DELETE),
+        (PLAIN, FORMER, Decision.DELETE),
+        (LEAVING, OURS, Decision.WAIT),
+        (PROTECTED, OURS, Decision.PROTECTED),
+        (PROTECTED | LEAVING, OURS, Decision.PROTECTED),
+        (PLAIN, COPY, Decision.COPY),
+        (PLAIN, RENAMED, Decision.COPY),
+        (PROTECTED, COPY, Decision.COPY),
+        (PLAIN, BY_RECORD, Decision.FORGET),
+        (PROTECTED, BY_RECORD, Decision.FORGET),
+        *((PLAIN, stranger, Decision.FORGET) for stranger in STRANGERS),
+        *((PLAIN, replace(stranger, is_confirmed=True), Decision.FORGET) for stranger in STRANGERS),
     ],
 )
 def test_d5_only_what_is_ours_here_and_not_protected_is_deleted(
     metadata: dict[str, Any], claim: Claim, decision: Decision
 ):
-    assert decide_removal(live(metadata), claim, POLICY) == decision
+    assert decide_removal(live(metadata), claim, POLICY) is decision
 
 
 @pytest.mark.parametrize("deletes", [frozenset[Ownership](), {Ownership.FORMER}])
 def test_d5_what_the_policy_does_not_name_is_not_deleted(deletes: AbstractSet[Ownership]):
-    assert decide_removal(live(PLAIN), OURS, replace(POLICY, deletes=deletes)) == FORGET
+    assert decide_removal(live(PLAIN), OURS, replace(POLICY, deletes=deletes)) is Decision.FORGET
 
 
 @pytest.mark.parametrize(
     ("changes", "metadata", "decision"),
     [
-        ({"kept": {"live"}}, PLAIN, FORGET),
-        ({"kept": {"other"}}, PLAIN, DELETE),
-        ({}, PAUSED, DELETE),
-        ({"heeds_pause": True}, PAUSED, left(Obstacle.PAUSED)),
-        ({"heeds_pause": True, "releases": True}, PAUSED, left(Obstacle.PAUSED)),
-        ({"confirmed_uid": "live"}, PLAIN, DELETE),
-        ({"confirmed_uid": "other"}, PLAIN, left(Obstacle.NOT_CONFIRMED)),
-        ({"confirmed_uid": "other", "releases": True}, PLAIN, left(Obstacle.NOT_CONFIRMED)),
-        ({"releases": True}, PLAIN, RELEASE),
-        ({"releases": True}, LEAVING, RELEASE),
-        ({"releases": True}, PROTECTED, left(Obstacle.PROTECTED)),
+        ({"kept": {"live"}}, PLAIN, Decision.FORGET),
+        ({"kept": {"other"}}, PLAIN, Decision.DELETE),
+        ({}, PAUSED, Decision.DELETE),
+        ({"heeds_pause": True}, PAUSED, Decision.PAUSED),
+        ({"heeds_pause": True, "releases": True}, PAUSED, Decision.PAUSED),
+        ({"confirmed_uid": "live"}, PLAIN, Decision.DELETE),
+        ({"confirmed_uid": "other"}, PLAIN, Decision.NOT_CONFIRMED),
+        ({"confirmed_uid": "other", "releases": True}, PLAIN, Decision.NOT_CONFIRMED),
+        ({"releases": True}, PLAIN, Decision.RELEASE),
+        ({"releases": True}, LEAVING, Decision.RELEASE),
+        ({"releases": True}, PROTECTED, Decision.PROTECTED),
     ],
 )
 def test_d8_d26_what_else_decides_about_a_removal(
     changes: dict[str, Any], metadata: dict[str, Any], decision: Decision
 ):
-    assert decide_removal(live(metadata), OURS, replace(POLICY, **changes)) == decision
+    assert decide_removal(live(metadata), OURS, replace(POLICY, **changes)) is decision

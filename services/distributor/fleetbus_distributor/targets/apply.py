@@ -11,19 +11,18 @@ from datetime import timedelta
 from typing import Final
 
 from fleetbus.errors import AlreadyExists, Conflict, Forbidden, KubeError, NotFound
-from fleetbus.kube.applied import is_applied, is_unchanged
+from fleetbus.kube.applied import is_unchanged
 from fleetbus.kube.discovery_documents import ApiResource
 from fleetbus.owned_objects.claim import Ownership, claim, is_paused
-from fleetbus.owned_objects.decision import Action, decide_apply
-from fleetbus.owned_objects.executor import OwnedObject
+from fleetbus.owned_objects.decision import Decision, decide_apply
 from fleetbus.ownership import PAUSE_ANNOTATION, set_owner
 from fleetbus_distributor.plan.intent import Mark
 from fleetbus_distributor.render.spec import ConflictPolicy, DriftPolicy
 from fleetbus_distributor.render.template import Object, ObjectRef, reference
 from fleetbus_distributor.targets.drift_report import Drift, find_drift
 from fleetbus_distributor.targets.field_versions import is_outdated
-from fleetbus_distributor.targets.object_outcomes import applied, drifted, outcome_of
 from fleetbus_distributor.targets.outcome import Change, ObjectOutcome, State
+from fleetbus_distributor.targets.placed_object import PlacedObject, outcome_of
 from fleetbus_distributor.targets.run_once import outcome_of_gone, ran_after
 from fleetbus_distributor.targets.target import (
     LATER,
@@ -84,16 +83,16 @@ async def _apply(target: Target, template: Object, ref: ObjectRef) -> ObjectOutc
         retry = _discover_after(target, ref)
         return outcome_of(ref, Finding(State.WAITING, _NO_MATCH, message, retry))
     target.seen.types.note_served(target.name, ref.api_version, ref.kind)
-    obj, configuration = target.owned_object(api, ref), _marked(target, template, api)
-    outcome, live = await _create_unread(target, obj, configuration, ref), None
+    obj = PlacedObject(target, target.owned_object(api, ref), ref, _marked(target, template, api))
+    outcome, live = await _create_unread(obj), None
     if outcome is None:
-        live = await obj.read()
+        live = await obj.place.read()
         if live is not None:
-            outcome = await _apply_to(target, obj, configuration, live, ref)
+            outcome = await _apply_to(obj, live)
         elif complete := outcome_of_gone(target, template, ref):
             return complete
         else:
-            outcome = await _create(target, obj, configuration, ref)
+            outcome = await _create(obj)
     if live is None and outcome.change is not Change.CREATED:
         return outcome
     return replace(outcome, ran=ran_after(target, template, live, outcome))
@@ -111,109 +110,93 @@ def _marked(target: Target, template: Object, api: ApiResource) -> Object:
 # --- an object that exists ----------------------------------------------------------------------
 
 
-async def _apply_to(
-    target: Target, obj: OwnedObject, configuration: Object, live: Object, ref: ObjectRef
-) -> ObjectOutcome:
-    if obstacle := _obstacle(target, live, ref):
-        return outcome_of(ref, obstacle, target.uid_to_record(live, ref))
-    if _is_up_to_date(target, configuration, live):
-        return applied(target, ref, live)
+async def _apply_to(obj: PlacedObject, live: Object) -> ObjectOutcome:
+    target = obj.target
+    if obstacle := _obstacle(obj, live):
+        return obj.unwritten(obstacle, live)
+    if obj.is_up_to_date(live):
+        return obj.applied(live)
     if target.only_compare and target.policy.drift is DriftPolicy.IGNORE:
-        return applied(target, ref, live)
+        return obj.applied(live)
     if target.only_compare or is_paused(live):
-        return await _compare(target, obj, configuration, live, ref)
-    return await update(target, obj, configuration, live, ref)
+        return await _compare(obj, live)
+    return await update(obj, live)
 
 
-def _obstacle(target: Target, live: Object, ref: ObjectRef) -> Finding | None:
-    claimed = claim(live, target.owner, recorded_uid=target.recorded_uid(ref))
+def _obstacle(obj: PlacedObject, live: Object) -> Finding | None:
+    target = obj.target
+    claimed = claim(live, target.owner, recorded_uid=target.recorded_uid(obj.ref))
     may_take = target.policy.conflict is not ConflictPolicy.ABORT
     takes = frozenset(Ownership) - _FOUGHT_OVER if may_take else _OURS
-    action = decide_apply(live, claimed, takes=takes).action
-    if action is Action.APPLY:
+    decision = decide_apply(live, claimed, takes=takes)
+    if decision is Decision.APPLY:
         return None
-    if action is Action.WAIT:
-        message = f"{ref} is being deleted; it is applied again afterwards"
+    if decision is Decision.WAIT:
+        message = f"{obj.ref} is being deleted; it is applied again afterwards"
         return Finding(State.WAITING, "Terminating", message, SOON)
-    message = f"{ref} exists and {claimed.message}"
+    message = f"{obj.ref} exists and {claimed.message}"
     return Finding(State.CONFLICT, claimed.ownership, message, RARELY)
 
 
-def _is_up_to_date(target: Target, configuration: Object, live: Object) -> bool:
-    """Whether it is certain, without a request, that an apply would change nothing.
-
-    That is known only where the live object shows exactly our fields and values, or the server has
-    answered it before; else the server is asked, by the apply itself or by a dry run.
-    """
-    if is_applied(configuration, live, target.manager):
-        return True
-    return target.seen.answers.covers(target.name, configuration, live, target.manager)
-
-
-async def _compare(
-    target: Target, obj: OwnedObject, configuration: Object, live: Object, ref: ObjectRef
-) -> ObjectOutcome:
+async def _compare(obj: PlacedObject, live: Object) -> ObjectOutcome:
     """Let the server tell, without a write, whether an object is as it should be."""
+    configuration = made = obj.configuration
     try:
-        made = await obj.try_apply(configuration, live, force=True)
+        made = await obj.place.try_apply(configuration, live, force=True)
     except KubeError as error:
+        # Only a write could move the managedFields that are in the way (rule D9).
         if not is_outdated(error, live, configuration["apiVersion"]):
             raise
-        made = configuration  # only a write could move the managedFields in the way (rule D9)
-    drift = find_drift(configuration, made, live, target.manager)
+    drift = find_drift(configuration, made, live, obj.target.manager)
     if is_unchanged(live, made):
-        target.note_answer(configuration, live)
-        return applied(target, ref, live)
+        obj.target.note_answer(configuration, live)
+        return obj.applied(live)
     if not drift and made["metadata"].get("resourceVersion") != live["metadata"]["resourceVersion"]:
-        return applied(target, ref, live)  # others have changed it meanwhile: an event follows
+        return obj.applied(live)  # others have changed it meanwhile: an event follows
     if is_paused(live):
-        return outcome_of(ref, paused(ref), str(live["metadata"]["uid"]))
-    return drifted(target, ref, drift, live)
+        return replace(outcome_of(obj.ref, paused(obj.ref)), uid=str(live["metadata"]["uid"]))
+    return obj.drifted(drift, live)
 
 
 # --- an object that is missing ------------------------------------------------------------------
 
 
-async def _create_unread(
-    target: Target, obj: OwnedObject, configuration: Object, ref: ObjectRef
-) -> ObjectOutcome | None:
+async def _create_unread(obj: PlacedObject) -> ObjectOutcome | None:
     """Create an object that was never confirmed, without a read before; None if that fails.
 
     Whatever exists under its name is left alone: the server refuses to do anything but create.
     """
-    if not target.may_create or target.only_compare or target.recorded_uid(ref):
+    target, namespace = obj.target, obj.place.namespace
+    if not target.may_create or target.only_compare or target.recorded_uid(obj.ref):
         return None
-    if obj.namespace and not await _has_namespace(target, obj.namespace):
+    if namespace and not await _has_namespace(target, namespace):
         return None
     await target.client.confirm(within=_CONFIRMED_FOR)
     try:
-        made = await obj.create(configuration)
+        made = await obj.place.create(obj.configuration)
     except Conflict:
         return None  # it exists: read it
     except NotFound:
-        target.seen.forget_namespace(target.name, ref.namespace)
+        target.seen.forget_namespace(target.name, obj.ref.namespace)
         return None
-    return applied(target, ref, made, Change.CREATED)
+    return obj.applied(made, Change.CREATED)
 
 
-async def _create(
-    target: Target, obj: OwnedObject, configuration: Object, ref: ObjectRef
-) -> ObjectOutcome:
+async def _create(obj: PlacedObject) -> ObjectOutcome:
+    target, namespace = obj.target, obj.place.namespace
     if target.only_compare:
-        return drifted(target, ref, [_DELETED], None)
-    if obj.namespace and (missing := await _namespace_missing(target, obj.namespace)):
-        return outcome_of(ref, missing)
+        return obj.drifted([_DELETED], None)
+    if namespace and (missing := await _namespace_missing(target, namespace)):
+        return obj.unwritten(missing)
     if not target.may_create:
-        return outcome_of(ref, Finding(State.WAITING, MISSING, f"{ref} is missing", SOON))
+        return obj.unwritten(Finding(State.WAITING, MISSING, f"{obj.ref} is missing", SOON))
     try:
-        made = await obj.create(configuration)
+        made = await obj.place.create(obj.configuration)
     except NotFound:
-        target.seen.forget_namespace(target.name, ref.namespace)
+        target.seen.forget_namespace(target.name, obj.ref.namespace)
         raise
-    recorded = target.known.get(ref.key)
-    was_here = recorded is not None and recorded.uid and recorded.mark is Mark.NONE
-    drift = [_DELETED] if target.is_same and was_here else []
-    return applied(target, ref, made, Change.CREATED, drift)
+    was_here = obj.recorded is not None and obj.recorded.uid and obj.recorded.mark is Mark.NONE
+    return obj.applied(made, Change.CREATED, [_DELETED] if target.is_same and was_here else [])
 
 
 async def _has_namespace(target: Target, name: str) -> bool:

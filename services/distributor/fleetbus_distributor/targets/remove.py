@@ -10,7 +10,7 @@ from enum import StrEnum
 from fleetbus.errors import Conflict, KubeError, NotFound
 from fleetbus.kube.discovery_documents import ApiResource
 from fleetbus.owned_objects.claim import claim
-from fleetbus.owned_objects.decision import Action, Obstacle, RemovalPolicy, decide_removal
+from fleetbus.owned_objects.decision import Decision, RemovalPolicy, decide_removal
 from fleetbus.owned_objects.executor import OwnedObject
 from fleetbus.ownership import OWNER_ANNOTATION, OWNER_UID_LABEL
 from fleetbus_distributor.plan.intent import Mark, Owned
@@ -104,12 +104,10 @@ async def _decide_and_remove(
         releases=bool(_why_released(target, owned)),
     )
     decision = decide_removal(live, claim(live, target.owner), policy)
-    if decision.obstacle:
-        return _left_alone(decision.obstacle, live, owned)
-    if decision.action is Action.RELEASE:
+    if decision is Decision.RELEASE:
         return await _release(target, obj, live, _why_released(target, owned))
-    if decision.action is not Action.DELETE:
-        return _pending(owned) if decision.action is Action.WAIT else _GONE
+    if decision is not Decision.DELETE:
+        return _undeleted(decision, live, owned)
     if in_use := await _in_use(target, live, owned):
         return in_use
     is_gone = await obj.remove(live)
@@ -125,16 +123,20 @@ def _why_released(target: Target, owned: Owned) -> str:
     return "NamespaceKept" if keeps else ""
 
 
-def _left_alone(obstacle: Obstacle, live: Object, owned: Owned) -> Removal:
-    if obstacle is Obstacle.PAUSED:
+def _undeleted(decision: Decision, live: Object, owned: Owned) -> Removal:
+    if decision is Decision.FORGET:
+        return _GONE
+    if decision is Decision.WAIT:
+        return _pending(owned)
+    if decision is Decision.PAUSED:
         why = paused(owned.ref)
         return Removal(Fate.KEPT, why.reason, why.message, State.HELD, why.retry)
-    if obstacle is Obstacle.NOT_CONFIRMED:
+    if decision is Decision.NOT_CONFIRMED:
         # A person confirmed another object of this name, and must confirm this one, too (rule D8).
         message = f"{owned.ref} took the place of the object whose deletion was confirmed"
         found = Owned(owned.ref, live["metadata"]["uid"], Mark.UNREQUESTED)
-        return Removal(Fate.KEPT, obstacle, message, State.HELD, found=found)
-    return Removal(Fate.RELEASED, obstacle)
+        return Removal(Fate.KEPT, decision, message, State.HELD, found=found)
+    return Removal(Fate.RELEASED, decision)
 
 
 def _refused(error: KubeError, live: Object | None, owned: Owned) -> Removal:

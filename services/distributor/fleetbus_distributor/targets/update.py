@@ -10,8 +10,8 @@ from typing import Final
 from fleetbus.errors import Conflict, Invalid, KubeError
 from fleetbus.kube.applied import is_unchanged
 from fleetbus.owned_objects.claim import claim
-from fleetbus.owned_objects.decision import Action, RemovalPolicy, decide_removal
-from fleetbus.owned_objects.executor import OwnedObject, delete_exactly
+from fleetbus.owned_objects.decision import Decision, RemovalPolicy, decide_removal
+from fleetbus.owned_objects.executor import delete_exactly
 from fleetbus_distributor.plan.intent import Mark
 from fleetbus_distributor.render.spec import ConflictPolicy, DriftPolicy
 from fleetbus_distributor.render.template import Object, ObjectRef
@@ -29,8 +29,8 @@ from fleetbus_distributor.targets.drift_report import (
     find_updated,
 )
 from fleetbus_distributor.targets.field_versions import is_outdated, move_fields
-from fleetbus_distributor.targets.object_outcomes import applied, outcome_of
 from fleetbus_distributor.targets.outcome import Change, ObjectOutcome, State
+from fleetbus_distributor.targets.placed_object import PlacedObject
 from fleetbus_distributor.targets.target import (
     DELETES,
     RARELY,
@@ -48,70 +48,60 @@ OUTDATED: Final = "RecreateHeld"
 _UNTIL: Final = "nothing is written until the MultiClusterResource or the object changes"
 
 
-async def update(
-    target: Target, obj: OwnedObject, configuration: Object, live: Object, ref: ObjectRef
-) -> ObjectOutcome:
+async def update(obj: PlacedObject, live: Object) -> ObjectOutcome:
     """Apply to an object that exists, unless that has been of no use lately.
 
     Raises:
         KubeError: the cluster refuses.
     """
-    order = _order_of(target, configuration)
-    if stopped := target.corrections.stopped(target.name, order, live, target.manager):
+    target, corrections = obj.target, obj.target.corrections
+    if stopped := corrections.stopped(target.name, obj.order, live, target.manager):
         return stopped
-    has_room = target.corrections.has_room(target.name, order, live)
+    has_room = corrections.has_room(target.name, obj.order, live)
     try:
         if has_room:
-            made = await _send(target, obj, configuration, live)
-        else:  # ask what an apply would change; a conflict is an error as it is without a dry run
-            made = await obj.try_apply(configuration, live, force=_is_forced(target))
+            return _written(obj, await _send(obj, live), live)
+        # Ask what an apply would change; a conflict is an error as it is without a dry run.
+        made = await obj.place.try_apply(obj.configuration, live, force=_is_forced(target))
     except Invalid:
         if target.policy.recreate and _may_recreate(target, live):
-            return await _recreate(target, obj, configuration, live, ref)
+            return await _recreate(obj, live)
         raise
     except Conflict as error:
-        outcome = _conflict(target, configuration, live, ref, error)
+        outcome = _conflict(obj, live, error)
         is_over = bool(outcome.drift) and not has_room
     else:
-        if has_room:
-            return _written(target, configuration, made, live, ref)
         if is_unchanged(live, made):
-            target.note_answer(configuration, live)
-            return applied(target, ref, live)
-        outcome, is_over = _useless(target, configuration, made, live, ref), True
+            target.note_answer(obj.configuration, live)
+            return obj.applied(live)
+        outcome, is_over = _useless(obj, made, live), True
     if is_over:
-        target.corrections.stop(target.name, order, live, target.manager, outcome)
+        corrections.stop(target.name, obj.order, live, target.manager, outcome)
     return outcome
-
-
-def _order_of(target: Target, configuration: Object) -> Object:
-    """A configuration with the policies that decide how it is written: another order may work."""
-    policy = [target.policy.conflict.value, target.policy.drift.value]
-    return {**configuration, "fleetbus.dev/policy": policy}
 
 
 def _is_forced(target: Target) -> bool:
     return target.policy.conflict is ConflictPolicy.OVERWRITE
 
 
-async def _send(target: Target, obj: OwnedObject, configuration: Object, live: Object) -> Object:
+async def _send(obj: PlacedObject, live: Object) -> Object:
     """Apply; take fields back where that is allowed, and move managedFields that are in the way.
 
     Each is done once at most (rules D6, D9).
     """
+    target, version = obj.target, str(obj.configuration["apiVersion"])
     is_forced, is_moved = _is_forced(target), False
     while True:
         try:
-            return await obj.apply(configuration, live, force=is_forced)
+            return await obj.place.apply(obj.configuration, live, force=is_forced)
         except Conflict as error:
             if is_forced or not _may_take(target, error, live):
                 raise
             is_forced = True
         except KubeError as error:
-            if is_moved or not is_outdated(error, live, configuration["apiVersion"]):
+            if is_moved or not is_outdated(error, live, version):
                 raise
-            live = await move_fields(target, obj.resource, live, configuration["apiVersion"])
-            is_moved = True
+            live, is_moved = await move_fields(target, obj.place.resource, live, version), True
 
 
 def _may_take(target: Target, error: Conflict, live: Object) -> bool:
@@ -122,47 +112,33 @@ def _may_take(target: Target, error: Conflict, live: Object) -> bool:
     return corrects and is_hand_made(error, live, target.manager)
 
 
-def _written(
-    target: Target, configuration: Object, made: Object, live: Object, ref: ObjectRef
-) -> ObjectOutcome:
+def _written(obj: PlacedObject, made: Object, live: Object) -> ObjectOutcome:
+    """The outcome of an apply, with the changes of others that it has undone (rule D13)."""
+    target = obj.target
     if made["metadata"].get("resourceVersion") == live["metadata"].get("resourceVersion"):
-        return applied(target, ref, made)
-    order = _order_of(target, configuration)
-    target.corrections.count(target.name, order, live, target.manager, is_same=target.is_same)
-    drift = _taken_back(target, configuration, made, live)
-    return applied(target, ref, made, Change.UPDATED, drift)
-
-
-def _taken_back(
-    target: Target, configuration: Object, made: Object, live: Object
-) -> Sequence[Drift]:
-    """The changes of others that an apply has undone; what an edit has changed is none (D13)."""
+        return obj.applied(made)
+    target.corrections.count(target.name, obj.order, live, target.manager, is_same=target.is_same)
+    drift: Sequence[Drift] = ()
     if target.is_same:
-        return find_drift(configuration, made, live, target.manager)
-    if not was_applied(live, target.manager):
-        return []
-    return find_updated(configuration, made, live, target.manager)
+        drift = find_drift(obj.configuration, made, live, target.manager)
+    elif was_applied(live, target.manager):  # else an edit has changed it, which is none
+        drift = find_updated(obj.configuration, made, live, target.manager)
+    return obj.applied(made, Change.UPDATED, drift)
 
 
-def _useless(
-    target: Target, configuration: Object, made: Object, live: Object, ref: ObjectRef
-) -> ObjectOutcome:
+def _useless(obj: PlacedObject, made: Object, live: Object) -> ObjectOutcome:
     """The outcome of an object that another apply would change once more, as the last ones did."""
-    drift = find_drift(configuration, made, live, target.manager)
-    message = f"{ref}: {describe_drift(drift)}, once more after each correction; {_UNTIL}"
-    finding = Finding(State.CONFLICT, KEEPS_CHANGING, message, RARELY)
-    return replace(outcome_of(ref, finding, target.uid_to_record(live, ref)), drift=drift)
+    drift = find_drift(obj.configuration, made, live, obj.target.manager)
+    message = f"{obj.ref}: {describe_drift(drift)}, once more after each correction; {_UNTIL}"
+    return obj.unwritten(Finding(State.CONFLICT, KEEPS_CHANGING, message, RARELY), live, drift)
 
 
-def _conflict(
-    target: Target, configuration: Object, live: Object, ref: ObjectRef, error: Conflict
-) -> ObjectOutcome:
-    finding = to_finding(error, configuration, str(ref))
+def _conflict(obj: PlacedObject, live: Object, error: Conflict) -> ObjectOutcome:
     shown = [
-        replace(field, field=redact_secrets(field.field, configuration))
+        replace(field, field=redact_secrets(field.field, obj.configuration))
         for field in fields_in_conflict(error)
     ]
-    return replace(outcome_of(ref, finding, target.uid_to_record(live, ref)), drift=shown)
+    return obj.unwritten(to_finding(error, obj.configuration, str(obj.ref)), live, shown)
 
 
 # --- replacement --------------------------------------------------------------------------------
@@ -173,33 +149,31 @@ def _may_recreate(target: Target, live: Object) -> bool:
     if target.aliases or live["kind"] in ("Namespace", "CustomResourceDefinition"):
         return False
     decision = decide_removal(live, claim(live, target.owner), RemovalPolicy(deletes=DELETES))
-    return decision.action is Action.DELETE
+    return decision is Decision.DELETE
 
 
-async def _recreate(
-    target: Target, obj: OwnedObject, configuration: Object, live: Object, ref: ObjectRef
-) -> ObjectOutcome:
+async def _recreate(obj: PlacedObject, live: Object) -> ObjectOutcome:
     """Delete an object to create it again; the new one must be acceptable first (rule D6).
 
     Only the round for all clusters does so: the spec of any other may be outdated by now, and the
     live object may be the one that a newer round has just created. A replacement that no edit
     requests is only recorded: the next round plans it like every other deletion (rule D8).
     """
-    recorded = target.known.get(ref.key)
-    uid = str(live["metadata"]["uid"])
+    target, recorded, uid = obj.target, obj.recorded, str(live["metadata"]["uid"])
     if recorded and recorded.mark is Mark.OUTDATED:
-        return _outdated(ref, uid)
+        return _outdated(obj.ref, uid)
     if not target.may_create:
-        message = f"{ref} must be recreated because of a changed immutable field"
-        return outcome_of(ref, Finding(State.WAITING, MISSING, message, SOON))
-    candidate = copy.deepcopy(configuration)
+        message = f"{obj.ref} must be recreated because of a changed immutable field"
+        return obj.unwritten(Finding(State.WAITING, MISSING, message, SOON))
+    candidate = copy.deepcopy(obj.configuration)
     candidate["metadata"]["generateName"] = f"{candidate['metadata'].pop('name')[:50]}-"
-    await target.client.create(obj.resource, candidate, field_manager=target.manager, dry_run=True)
+    resource = obj.place.resource
+    await target.client.create(resource, candidate, field_manager=target.manager, dry_run=True)
     if recorded is None or recorded.mark is not Mark.REPLACEABLE or recorded.uid not in ("", uid):
-        return _outdated(ref, uid)
-    await delete_exactly(target.client, obj.resource, live)
-    message = f"{ref} is deleted, to be recreated with a changed immutable field"
-    outcome = outcome_of(ref, Finding(State.WAITING, "Recreating", message, SOON))
+        return _outdated(obj.ref, uid)
+    await delete_exactly(target.client, resource, live)
+    message = f"{obj.ref} is deleted, to be recreated with a changed immutable field"
+    outcome = obj.unwritten(Finding(State.WAITING, "Recreating", message, SOON))
     return replace(outcome, change=Change.DELETED)
 
 
