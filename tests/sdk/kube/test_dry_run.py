@@ -1,4 +1,4 @@
-"""What would come of a write that is not sent, as a table."""
+"""A table of what would come of a write that is not sent."""
 
 from __future__ import annotations
 
