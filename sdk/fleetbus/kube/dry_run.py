@@ -17,7 +17,8 @@ import orjson
 from fleetbus.errors import AlreadyExists, Conflict, Invalid, NotFound
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.merge_patch import merged
-from fleetbus.kube.requests import ApiPath, Call, path_of, read_path
+from fleetbus.kube.requests import JSON, ApiPath, Call, path_of, read_path
+from fleetbus.kube.responses import Answer
 from fleetbus.process.clock import utc_now
 from fleetbus_proto.errors import InvalidName
 
@@ -104,11 +105,11 @@ class Write:
 class DryRunClient(KubeClient):
     """A client whose writes are not sent: a subclass reads, and keeps what becomes of them."""
 
-    async def request(self, call: Call) -> bytes:
+    async def exchange(self, call: Call) -> Answer:
         """Answer one request.
 
         Raises:
-            KubeError: as `KubeClient.request`.
+            KubeError: as `KubeClient.exchange`.
         """
         try:
             place = read_path(call.path)
@@ -122,11 +123,15 @@ class DryRunClient(KubeClient):
             answer = await self.read_list(call, place)
         if answer is None:
             raise not_found(place)
-        return orjson.dumps(answer)
+        return answer_of(answer)
+
+    async def forward(self, call: Call) -> Answer:
+        """Send a request to the API server as it is."""
+        return await super().exchange(call)
 
     async def send(self, call: Call) -> Object:
-        """Send a request to the API server as it is."""
-        return orjson.loads(await super().request(call))
+        """Send a request to the API server as it is, and parse the response."""
+        return orjson.loads((await self.forward(call)).body)
 
     async def read_object(self, call: Call, place: ApiPath) -> Object | None:
         """Read one object, with the results of writes."""
@@ -136,13 +141,18 @@ class DryRunClient(KubeClient):
         """Read a page of a list, with the results of writes."""
         raise NotImplementedError
 
-    async def read_other(self, call: Call) -> bytes:
+    async def read_other(self, call: Call) -> Answer:
         """Read anything else: discovery, the version."""
         raise NotImplementedError
 
     async def take_write(self, call: Call, write: Write) -> Object:
         """Take a write, and answer like an API server."""
         raise NotImplementedError
+
+
+def answer_of(tree: Object) -> Answer:
+    """A response with a JSON object."""
+    return Answer(orjson.dumps(tree), JSON, "", is_unchanged=False)
 
 
 def check_preconditions(before: Object, preconditions: Mapping[str, Any]) -> None:

@@ -15,9 +15,10 @@ import orjson
 
 from fleetbus.errors import Unreachable
 from fleetbus.kube.client import KubeClient, Object
-from fleetbus.kube.dry_run import DryRunClient, Write, content_of
+from fleetbus.kube.dry_run import DryRunClient, Write, answer_of, content_of
 from fleetbus.kube.merge_patch import merged
 from fleetbus.kube.requests import ApiPath, Call
+from fleetbus.kube.responses import Answer
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.kube.trees import read_tree
 from fleetbus.process.clock import utc_now
@@ -213,7 +214,7 @@ class ReplayFleet:
 
 
 class ReplayClient(DryRunClient):
-    """A client of a replay; every call goes through `request`."""
+    """A client of a replay; every call goes through `exchange`."""
 
     def __init__(self, name: str, fleet: ReplayFleet) -> None:
         super().__init__(None)
@@ -230,12 +231,12 @@ class ReplayClient(DryRunClient):
         """Likewise."""
         return await self._fleet.list(self.cluster, place, call.query or {})
 
-    async def read_other(self, call: Call) -> bytes:
+    async def read_other(self, call: Call) -> Answer:
         """Answer discovery from what the replay has shown."""
         if call.path == "/version":
-            return b'{"gitVersion":""}'
+            return answer_of({"gitVersion": ""})
         if call.path.count("/") >= 2:  # noqa: PLR2004 -- /api/v1, /apis/apps/v1
-            return orjson.dumps(self._fleet.discovery(call.path))
+            return answer_of(self._fleet.discovery(call.path))
         return _refuse("a replay has no API server")
 
     async def take_write(self, call: Call, write: Write) -> Object:

@@ -55,8 +55,6 @@ class Definitions:
 
     def extend(self, path: str, document: Object) -> Object:
         """Add the planned types to a discovery document."""
-        if path not in self._served:
-            return document
         listed = cast("list[Object]", document.get("resources") or [])
         names = {entry.get("name") for entry in listed}
         added = [entry for name, entry in self._served[path].items() if name not in names]

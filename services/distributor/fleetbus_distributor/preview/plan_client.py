@@ -21,12 +21,14 @@ from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.kube.dry_run import (
     DryRunClient,
     Write,
+    answer_of,
     check_preconditions,
     content_of,
     not_found,
 )
 from fleetbus.kube.merge_patch import merged
 from fleetbus.kube.requests import ApiPath, Call, path_of, read_path, write_query
+from fleetbus.kube.responses import Answer
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus_distributor.preview.definitions import Definitions
 
@@ -82,15 +84,15 @@ class PlanClient(DryRunClient):
 
     # --- reads --------------------------------------------------------------------------------
 
-    async def read_other(self, call: Call) -> bytes:
+    async def read_other(self, call: Call) -> Answer:
         """Discover what is served, and what would be."""
+        if not self._definitions.serves(call.path):
+            return await self.forward(call)
         try:
             document = await self.send(call)
         except NotFound:
-            if not self._definitions.serves(call.path):
-                raise
             document: Object = {"kind": "APIResourceList", "resources": []}
-        return orjson.dumps(self._definitions.extend(call.path, document))
+        return answer_of(self._definitions.extend(call.path, document))
 
     async def read_object(self, call: Call, place: ApiPath) -> Object | None:
         """Read live, unless it was written."""
