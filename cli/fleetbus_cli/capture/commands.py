@@ -62,9 +62,9 @@ def capture(
     nats_url: NatsUrl = None,
     redis_url: RedisUrl = None,
 ) -> None:
-    """Write the fleet and its latest events to a file.
+    """Capture the objects of the fleet and its latest events in a file.
 
-    It is made to be shared: values of Secrets and of environment variables are hidden.
+    The file is meant to be shared: values of Secrets and of environment variables are redacted.
     `fleetbus replay`, `fleetbus dev up --from` and `fleetbus rehearse --from` open it.
     """
     from fleetbus_cli.capture.capture import CaptureOptions, run_capture  # noqa: PLC0415 -- import cost

@@ -90,7 +90,7 @@ def accept(
 ) -> None:
     """Accept that a name now belongs to another cluster.
 
-    What only the old one had is dropped.
+    Objects that only the old cluster had are dropped from the snapshot.
     """
     from fleetbus_cli.clusters.accept import accept_cluster  # noqa: PLC0415 -- import cost
 

@@ -27,7 +27,7 @@ def view(
     nats_url: NatsUrl = None,
     redis_url: RedisUrl = None,
 ) -> None:
-    """Show each address, and where it is from: a flag, the environment, a dev fleet, a file.
+    """Show each address and its source: a flag, the environment, a dev fleet, or a file.
 
     Passwords and tokens are never printed.
     """

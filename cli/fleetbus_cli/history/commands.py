@@ -142,7 +142,7 @@ def restore(
     token_file: ApiTokenFile = None,
     ca_file: ApiCaFile = None,
 ) -> None:
-    """Show deleted objects, and put them back with --apply."""
+    """Show deleted objects, and restore them with --apply."""
     from fleetbus_cli.history.restore import (  # noqa: PLC0415 -- import cost
         RestoreQuery,
         restore_objects,

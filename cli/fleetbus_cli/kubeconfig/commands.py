@@ -62,7 +62,7 @@ def kubeconfig(
 def credential(
     api_url: ApiUrl = None,
 ) -> None:
-    """Print the token for the query API as kubectl wants it of a credential plugin."""
+    """Print the token for the query API in the format of a kubectl credential plugin."""
     from fleetbus_cli.kubeconfig.credential import print_credential  # noqa: PLC0415 -- import cost
 
     raise typer.Exit(print_credential(ApiFlags(url=api_url)))

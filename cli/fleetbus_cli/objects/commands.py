@@ -213,7 +213,7 @@ def api_resources(
     token_file: ApiTokenFile = None,
     ca_file: ApiCaFile = None,
 ) -> None:
-    """List the types of resources in the fleet."""
+    """List the resource types in the fleet."""
     from fleetbus_cli.objects.types import show_types  # noqa: PLC0415 -- import cost
 
     api = ApiFlags(url=api_url, token=token, token_file=token_file, ca_file=ca_file)

@@ -98,7 +98,7 @@ def up(
 ) -> None:
     """Start a fleet and leave it running.
 
-    If it runs already, say so and what is not ready.
+    If a fleet already runs, report it and the processes that are not ready.
     """
     from fleetbus_cli.mro_config import create_mro_config
     from fleetbus_devfleet.commands import lifecycle, report
@@ -243,7 +243,7 @@ def status(
 ) -> None:
     """Show every process and whether it is ready.
 
-    The exit status is 1 if one is not, or nothing runs.
+    The exit status is 1 if a process is not ready, or if no fleet runs.
     """
     from fleetbus_devfleet.commands import lifecycle, report
 
@@ -270,8 +270,8 @@ def env(
 ) -> None:
     """Print the settings of the fleet, for a shell.
 
-    `eval "$(fleetbus dev env --dir DIR)"` makes the shell use it.
-    They hold until the fleet is started anew: it takes other ports then.
+    `eval "$(fleetbus dev env --dir DIR)"` makes the shell use it. They are valid until the fleet is
+    started again, on other ports.
     """
     from fleetbus_devfleet.commands import lifecycle, report
 

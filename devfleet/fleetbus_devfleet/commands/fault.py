@@ -46,7 +46,7 @@ def add(
     folder: Folder = DEFAULT_FOLDER,
     url: AdminUrl = "",
 ) -> None:
-    """Add a rule: which requests, what happens to them, how often."""
+    """Add a rule: the requests that it affects, its action, and how often."""
     from fleetbus_devfleet.commands import fault_report
     from fleetbus_emulator.apiserver.faults import FieldError
     from fleetbus_emulator.apiserver.faults.documents import (
@@ -73,7 +73,7 @@ def list_faults(
     url: AdminUrl = "",
     output: OutputOption = Output.table,
 ) -> None:
-    """Show what is broken: rules, partitions, stopped API servers."""
+    """Show the faults: rules, partitions, stopped API servers."""
     from fleetbus_devfleet.commands import fault_report
 
     async def ask(admin: AdminClient) -> list[fault_report.ClusterFaults]:
@@ -97,7 +97,7 @@ def remove(
     folder: Folder = DEFAULT_FOLDER,
     url: AdminUrl = "",
 ) -> None:
-    """Remove one rule; what it held back goes on."""
+    """Remove one rule; requests that it holds continue."""
     from fleetbus_devfleet.commands import fault_report
 
     removed = _run(lambda admin: admin.remove_fault(cluster, rule), folder, url)
@@ -106,7 +106,7 @@ def remove(
 
 @fault.command()
 def heal(clusters: Clusters = ALL, folder: Folder = DEFAULT_FOLDER, url: AdminUrl = "") -> None:
-    """Mend everything: rules, partitions, stopped API servers."""
+    """End all faults: rules, partitions, stopped API servers."""
     from fleetbus_devfleet.commands import fault_report
 
     async def ask(admin: AdminClient) -> list[str]:
@@ -148,7 +148,7 @@ def partition(
 
 @fault.command()
 def compact(clusters: Clusters, folder: Folder = DEFAULT_FOLDER, url: AdminUrl = "") -> None:
-    """Forget the past: older pages and watches are too old (410)."""
+    """Compact the event log: older pages and watches get 410."""
     from fleetbus_devfleet.commands import fault_report
 
     async def ask(admin: AdminClient) -> list[str]:
@@ -184,7 +184,7 @@ def swap_uid(cluster: One, folder: Folder = DEFAULT_FOLDER, url: AdminUrl = "") 
 
 @fault.command()
 def actions() -> None:
-    """Show what rules can do, and their fields."""
+    """Show the actions of rules, and their fields."""
     from fleetbus_devfleet.commands import fault_report
 
     fault_report.print_actions()

@@ -38,7 +38,7 @@ def fill(
 ) -> None:
     """Fill clusters with realistic objects.
 
-    The controllers have nothing to do with them. Again, it replaces them with others.
+    The simulated controllers have nothing to do with them. Running it again replaces them.
     """
     document = {
         "objects": objects,

@@ -73,7 +73,8 @@ class AddressSettings(BaseSettings):
     )
 
     allow_loopback: bool = False
-    """Members may be on this machine, also over plain http: for development only (rule S7)."""
+    """Whether API servers of members may be on this machine, also over plain http; for development
+    only (rule S7)."""
 
 
 class SharedSettings(AddressSettings):
@@ -86,13 +87,13 @@ class SharedSettings(AddressSettings):
     """Addresses of NATS, separated by commas; `tls://` refuses servers without TLS."""
 
     nats_creds_file: FilePath = None
-    """A .creds file, with user JWT and seed; at most one way to log in is set."""
+    """A .creds file, with user JWT and seed; set at most one way to log in."""
 
     nats_nkey_file: FilePath = None
     """A file with the seed of an nkey."""
 
     nats_username: str = ""
-    """User of NATS; needs the next."""
+    """User of NATS; needs the password file."""
 
     nats_password_file: FilePath = None
     """A file with that user's password."""
@@ -102,26 +103,26 @@ class SharedSettings(AddressSettings):
     machine trusts. Servers without TLS are then refused."""
 
     nats_cert_file: FilePath = None
-    """Our certificate for TLS, in PEM; needs the next."""
+    """Client certificate for TLS, in PEM; needs the key file."""
 
     nats_key_file: FilePath = None
     """The unencrypted key of that certificate."""
 
     nats_inbox_prefix: str = ""
-    """Where answers of NATS go, for a user who may subscribe to one inbox only; by default
+    """Subject prefix for replies, for a user who may subscribe to one inbox only; by default
     `_INBOX.` and the name of the connection."""
 
     redis_url: str = Field(default="redis://127.0.0.1:6379/0", repr=False)
     """Address of Redis or Valkey; `rediss` instead of `redis` uses TLS."""
 
     redis_username: str = ""
-    """ACL user; needs the next. Empty means the default user."""
+    """ACL user; needs the password file. Empty means the default user."""
 
     redis_password_file: FilePath = None
     """A file with that user's password."""
 
     redis_sentinel_username: str = ""
-    """ACL user of the Sentinels; needs the next."""
+    """ACL user of the Sentinels; needs their password file."""
 
     redis_sentinel_password_file: FilePath = None
     """A file with the password for the Sentinels."""
@@ -131,14 +132,14 @@ class SharedSettings(AddressSettings):
     machine trusts."""
 
     redis_cert_file: FilePath = None
-    """Our certificate for TLS, in PEM; needs the next."""
+    """Client certificate for TLS, in PEM; needs the key file."""
 
     redis_key_file: FilePath = None
     """The unencrypted key of that certificate."""
 
     shards: int = Field(default=1, ge=1, le=MAX_SHARDS)
-    """Shards of the snapshot, the same for all processes and fixed when it is set up: each is held
-    by one server of a Redis or Valkey Cluster. More shards than servers leave room to grow; one is
+    """Shards of the snapshot, equal in all processes and fixed when the snapshot is set up: each is
+    on one server of a Redis or Valkey Cluster. More shards than servers leave room to grow; one is
     enough for a single server."""
 
     hub_kubeconfig: pathlib.Path | None = None

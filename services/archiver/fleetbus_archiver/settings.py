@@ -37,7 +37,7 @@ class ArchiverSettings(BaseSettings):
     used, or the role of the pod."""
 
     ca_file: FilePath = None
-    """The CA certificates of the endpoint, in PEM, beside those that the machine trusts."""
+    """The CA certificates of the endpoint, in PEM, in addition to those that the machine trusts."""
 
     keep: Annotated[
         Annotated[Duration, Field(ge=timedelta(hours=1))] | None,
@@ -47,13 +47,13 @@ class ArchiverSettings(BaseSettings):
     rules of the bucket say."""
 
     chunk_bytes: int = Field(default=64 * 1024**2, ge=64 * 1024, le=512 * 1024**2)
-    """A chunk is written once so many bytes of lines wait, before compression …"""
+    """A chunk is written once this many bytes of lines wait, before compression …"""
 
     chunk_age: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(days=1))] = (
         timedelta(minutes=5)
     )
-    """… or once the last chunk is so old. A quiet fleet has an empty chunk, which says that nothing
-    happened."""
+    """… or once the last chunk is this old. A quiet fleet gets an empty chunk, which proves that
+    nothing happened."""
 
     @property
     def access(self) -> Access:

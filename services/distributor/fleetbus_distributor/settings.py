@@ -43,8 +43,8 @@ class DistributorSettings(BaseSettings):
     """How many MultiClusterResources are reconciled at a time, each on all its clusters at once."""
 
     timeout: Duration = timedelta(minutes=10)
-    """Of one round; long, because a round may write 50 objects to each of 1,000 clusters, and one
-    that is cut off begins anew: what it wrote is read again."""
+    """Time limit of one round; long, because a round may write 50 objects to each of 1,000
+    clusters, and an interrupted round starts again and reads everything that it wrote."""
 
     resync: Duration = timedelta(minutes=10)
     """How often each MultiClusterResource is compared with its clusters without any event: kinds
@@ -52,7 +52,7 @@ class DistributorSettings(BaseSettings):
 
     require_service_account: bool = False
     """Refuse MultiClusterResources without spec.serviceAccountName. Otherwise they are applied with
-    the distributor's own rights on the clusters, whoever has written them (rule D16)."""
+    the distributor's own rights on the clusters, whatever the rights of their author (rule D16)."""
 
     qps: float = Field(default=100, gt=0)
     """Requests per second to one cluster, over all MultiClusterResources of this process; the hub

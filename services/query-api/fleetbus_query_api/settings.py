@@ -27,30 +27,30 @@ class QueryApiSettings(BaseSettings):
     )
 
     host: str = "127.0.0.1"
-    """Address to listen on. Any but loopback needs authentication and TLS."""
+    """Address to listen on. Addresses other than loopback need authentication and TLS."""
 
     port: int = Field(default=0, ge=0, le=65535)
-    """Port to listen on; 0 takes a free one."""
+    """Port to listen on; 0 picks a free one."""
 
     port_file: pathlib.Path | None = None
-    """File that the chosen port is written to, for whoever started the process."""
+    """File to which the chosen port is written, for the program that started the process."""
 
     tls_cert_file: pathlib.Path | None = None
-    """PEM file with the server's certificate and its chain, read anew when it changes."""
+    """PEM file with the server's certificate and its chain, reloaded when it changes."""
 
     tls_key_file: pathlib.Path | None = None
     """PEM file with the private key of that certificate, without a passphrase."""
 
     tls_terminated: bool = False
-    """Whether a proxy in front speaks TLS with the clients, so that this process need not: an
-    Ingress or a sidecar. Whoever reaches the port past the proxy sends tokens in clear text."""
+    """Whether a proxy in front, an Ingress or a sidecar, terminates TLS. Clients that bypass the
+    proxy send tokens in clear text."""
 
     authentication: Literal["token", "none"] = "token"
-    """`token`: every request needs a bearer token that the hub accepts. `none`: whoever reaches the
-    port can read the whole fleet; only on loopback, for development."""
+    """`token`: every request needs a bearer token that the hub accepts. `none`: every client that
+    reaches the port can read the whole fleet; only on loopback, for development."""
 
     audience: str = Field(default="fleetbus", min_length=1, max_length=1024)
-    """Audience that tokens must be issued for; else a token meant for something else would do."""
+    """Audience for which tokens must be issued, so that tokens for other services are refused."""
 
     authority: Literal["hub", "member"] = "hub"
     """Whose RBAC decides what a user may read in a cluster: the hub's, or that cluster's own."""
@@ -60,8 +60,8 @@ class QueryApiSettings(BaseSettings):
     `clusters.namespace` of the chart."""
 
     history: bool = True
-    """Whether questions about the past are answered, which needs FLEETBUS_NATS_URL: a connection
-    that reads the streams of events and changes nothing. The present is served without it."""
+    """Whether to answer queries about the past, which needs FLEETBUS_NATS_URL: a connection that
+    reads the streams of events and changes nothing. The present is served without it."""
 
     archive_url: str = Field(default="", repr=False)
     """The archive of events, `file:///folder` or `s3://bucket/prefix`: timelines and deletions
@@ -78,48 +78,50 @@ class QueryApiSettings(BaseSettings):
     environment variables of AWS are used, or the role of the pod."""
 
     archive_ca_file: FilePath = None
-    """The CA certificates of the endpoint, in PEM, beside those that the machine trusts."""
+    """The CA certificates of the endpoint, in PEM, in addition to those that the machine trusts."""
 
     token_cache: Duration = Field(default=timedelta(minutes=2), ge=_NEVER, le=timedelta(minutes=2))
-    """How long a valid token is not reviewed again; a revoked one is good for so long."""
+    """How long a valid token is not reviewed again; a revoked token stays valid for that long."""
 
     allow_cache: Duration = Field(default=timedelta(minutes=5), ge=_NEVER, le=timedelta(minutes=5))
-    """How long an allowed access is not reviewed again; a revoked right is good for so long."""
+    """How long an allowed access is not reviewed again; a revoked right stays valid for that
+    long."""
 
     deny_cache: Duration = Field(default=timedelta(seconds=30), ge=_NEVER, le=timedelta(seconds=30))
-    """How long a denied access is not reviewed again; a new right may take so long."""
+    """How long a denied access is not reviewed again; a new right may take that long."""
 
     columns_mebibytes: int = Field(default=64, ge=1, le=65536)
-    """MiB for the values of fields that lists are selected, sorted or counted by; the least
-    recently used ones go. A field of 100,000 objects takes 10 to 30 MiB. For a resource that does
-    not fit, every such question reads all of its objects."""
+    """MiB for cached values of the fields by which lists are selected, sorted or counted; the least
+    recently used are evicted. A field of 100,000 objects takes 10 to 30 MiB. For a resource that
+    does not fit, every such query reads all of its objects."""
 
     user_requests_per_second: float = Field(default=20, gt=0)
-    """Requests of one user per second, over time; more are answered 429. Without authentication a
-    user is a client address; with it, an address may send as many that carry no known token."""
+    """Sustained requests per second of one user; more get 429. Without authentication a user is a
+    client address; with it, the limit also applies to the requests of an address without a known
+    token."""
 
     user_request_burst: int = Field(default=200, ge=1)
-    """Requests that an idle user may send at once: a web page or a script sends a few dozen, and
-    then none for a while."""
+    """Requests that an idle user may send at once: a web page or a script sends a few dozen, then
+    pauses."""
 
     user_concurrency: int = Field(default=8, ge=1)
-    """Requests of one user in progress at a time; more are answered 429. A quarter of the lists
-    in progress for all users."""
+    """Requests of one user in progress at a time; more get 429. A quarter of the lists in progress
+    for all users."""
 
     user_watches: int = Field(default=200, ge=1)
-    """Watches that one user may have open at a time; more are answered 429. A controller or a
-    terminal page has a few dozen. They do not count as requests in progress."""
+    """Watches that one user may have open at a time; more get 429. A controller or a terminal page
+    has a few dozen. They do not count as requests in progress."""
 
     watches: int = Field(default=1000, ge=1)
-    """Watches of all users that one process serves; more are answered 429. All together may have
-    64 MiB waiting for slow clients, and each 4 MiB."""
+    """Watches of all users that one process serves; more get 429. All together may have 64 MiB
+    waiting for slow clients, and each 4 MiB."""
 
     user_watch_requirements: int = Field(default=100, ge=1)
     """Requirements of the label and field selectors of all watches that one user has open, equal
-    selectors counted once; more are answered 429. Each change of an object is compared with all."""
+    selectors counted once; more get 429. Each change of an object is compared with all of them."""
 
     watch_requirements: int = Field(default=1000, ge=1)
-    """The same of all users of a process together."""
+    """The same for all users of a process together."""
 
     def open_archive(self) -> Archive | None:
         """Open the archive; None if there is none.

@@ -58,24 +58,24 @@ class ReconcilerSettings(BaseSettings):
     )
 
     name: str = Field(default="reconciler", pattern=r"^[-_a-zA-Z0-9]+(\.[-_a-zA-Z0-9]+)*$")
-    """Name of the connection to NATS, whose inbox is `_INBOX.<name>`: processes with rights of
-    their own need names of their own, or one could read the answers to another (rule S4)."""
+    """Name of the connection to NATS, whose inbox is `_INBOX.<name>`: processes with separate
+    rights need separate names, or one could read the replies to another (rule S4)."""
 
     namespace: str = NAMESPACE
     """The namespace of fleetbus on the hub, where the records of unjoined clusters are."""
 
     watcher_secrets: tuple[Annotated[str, Field(pattern=r"^[^/]+/[^/]+$")], ...] = ()
-    """Kubeconfig Secrets of watchers of their own, as a JSON list of namespace/name: the projector
+    """Kubeconfig Secrets of dedicated watchers, as a JSON list of namespace/name: the projector
     renews the tokens in them, as it does in `namespace` (rule S7)."""
 
     subscribers: tuple[Subscriber, ...] = ()
-    """Durable consumers for programs of others, as a JSON list of {durable, subjects}: the
-    projector creates them, because who may create one may read everything (rule S5)."""
+    """Durable consumers for external programs, as a JSON list of {durable, subjects}: the projector
+    creates them, because a program that may create one may read everything (rule S5)."""
 
     archiver: bool = False
-    """Whether the projector creates the durable consumer of the archiver. If it is switched off
-    again, the durable stays, and with it what the archiver has not read, until it is deleted:
-    `nats consumer rm FLEETBUS_EVENTS archiver`."""
+    """Whether the projector creates the durable consumer of the archiver. If this is turned off
+    again, the durable and its unread messages stay until it is deleted: `nats consumer rm
+    FLEETBUS_EVENTS archiver`."""
 
     modules: list[str] = Field(default_factory=list)
     """Python files or module names that define controllers, as a JSON list."""
@@ -90,7 +90,7 @@ class ReconcilerSettings(BaseSettings):
     """… and what percentage of the resource they may be; both must be exceeded for a hold."""
 
     fuse_wait: Annotated[Duration, Field(ge=timedelta())] = timedelta(seconds=30)
-    """How long after the first list the second one must begin to release a hold."""
+    """Earliest start of the second list that releases a hold, after the first one."""
 
     audit_wait: PositiveDuration = timedelta(seconds=30)
     """How long a difference that an audit found must last to count, once all older events are on
@@ -98,8 +98,8 @@ class ReconcilerSettings(BaseSettings):
 
     last_state_kept: PositiveDuration = timedelta(hours=1)
     """How long the snapshot keeps the last state of a deleted object (rule P3), unless its
-    tombstone goes before: long enough for a reconciler that was away to see it, and a bound for
-    clusters whose objects come and go. A full store drops all of them."""
+    tombstone is removed before: long enough for a reconciler that was down to see it, and a limit
+    for clusters whose objects come and go. A full store drops all of them."""
 
     incomplete_wait: PositiveDuration = timedelta(minutes=2)
     """How long an epoch may lack objects that its end marker counted before a new one is
@@ -119,8 +119,8 @@ class ReconcilerSettings(BaseSettings):
     cluster may fill half of it; a larger one runs alone."""
 
     epoch_idle: PositiveDuration = timedelta(minutes=2)
-    """A granted list of which nothing arrives for so long counts as dead. Longer than the 90 s
-    after which a watcher itself gives up an API server that is silent."""
+    """A granted list counts as dead when nothing of it has arrived for this long. Longer than the
+    90 s after which a watcher itself gives up on a silent API server."""
 
     stream_max_bytes: int = Field(default=2 * 1024**3, ge=1024**2)
     """Byte limit of the stream of events, used when it is created; an existing stream with another
@@ -131,8 +131,8 @@ class ReconcilerSettings(BaseSettings):
     so that the default is enough for 1,000 clusters with 500 resources each."""
 
     bus_replicas: int = Field(default=1, ge=1, le=5)
-    """On how many servers of a NATS cluster stream, bucket and durables are stored, likewise; 3
-    survives the loss of one server."""
+    """Number of NATS servers that store the stream, the bucket and the durables, used when they are
+    created; 3 survives the loss of one server."""
 
     unwatched_after: PositiveDuration = timedelta(seconds=90)
     """How long no watcher may have watched a resource, a namespace or a selection before its
@@ -140,7 +140,7 @@ class ReconcilerSettings(BaseSettings):
     between two heartbeats of one watcher."""
 
     stale_after: PositiveDuration = timedelta(seconds=90)
-    """A resource that no heartbeat has reported for so long is shown as stale (rule P17)."""
+    """A resource that no heartbeat has reported for this long is shown as stale (rule P17)."""
 
     @property
     def silence_check_interval(self) -> timedelta:

@@ -96,7 +96,7 @@ class WatcherSettings(BaseSettings):
     """Name of the cluster in the fleet, a DNS-1123 label; it must never mean another cluster."""
 
     replica: str = Field(default_factory=socket.gethostname)
-    """Name of this process among the watchers of the cluster; stable over restarts (W9)."""
+    """Name of this process among the watchers of the cluster; stable over restarts (rule W9)."""
 
     kubeconfig: pathlib.Path | None = None
     """Kubeconfig of the cluster; without it the pod's service account is used."""
@@ -112,8 +112,8 @@ class WatcherSettings(BaseSettings):
     Metrics and reviews are always left out, and Secrets unless `secrets` is set."""
 
     secrets: bool = False
-    """Watch Secrets too, without their values: what is on the bus is kept for a day, and many
-    consumers read it. Helm releases are never watched (S1)."""
+    """Watch Secrets too, without their values: the bus keeps events for a day, and many consumers
+    read them. Helm releases are never watched (rule S1)."""
 
     transforms: tuple[Rule, ...] = ()
     """JSON list of objects {resource, drop, redact, keepManagedFields}: what to drop and redact
@@ -123,51 +123,51 @@ class WatcherSettings(BaseSettings):
     """A YAML or JSON file with more of these, read once at the start."""
 
     discovery_interval: Duration = timedelta(seconds=30)
-    """How often discovery is refreshed; a change of a CRD does so at once."""
+    """How often discovery is refreshed; a changed CRD refreshes it at once."""
 
     page_size: int = Field(default=500, ge=1)
-    """Objects per page of a list; more would need more memory (W14)."""
+    """Objects per page of a list; more would need more memory (rule W14)."""
 
     lists_at_once: int = Field(default=2, ge=1)
-    """Lists that run at the same time; a relist storm overloads a weak API server (W19)."""
+    """Lists that run at the same time; a relist storm overloads a weak API server (rule W19)."""
 
     grant_patience: Annotated[Duration, Field(ge=timedelta())] = timedelta(seconds=60)
-    """How long an epoch waits for a sign of the projector before it runs without a grant, then one
-    at a time (W7); a restarted projector is back well before that. 0 never requests a grant, for
+    """How long an epoch waits for an answer of the projector before it runs without a grant, one at
+    a time (rule W7); a restarted projector is back well before that. 0 never requests a grant, for
     a watcher without a projector."""
 
     audit_shortest: Annotated[Duration, Field(ge=timedelta())] = timedelta(minutes=10)
-    """The longest time between two audits of a small resource (W18): so long at most a deletion
-    that the API server never sent stays unnoticed. 0 audits only on request."""
+    """The longest time between two audits of a small resource, and so the longest time for which a
+    deletion that the API server never sent stays unnoticed (rule W18). 0 audits only on request."""
 
     audit_longest: Annotated[Duration, Field(ge=timedelta())] = timedelta(hours=6)
     """The same for a resource with 100,000 objects or more; in between it grows with their number,
     so that audits of a large resource read five to ten objects a second on average."""
 
     silence: Duration = timedelta(seconds=90)
-    """A list that received no byte for so long, or a watch not accepted by then, has failed."""
+    """A list that received no byte for this long, or a watch not accepted by then, has failed."""
 
     watch_lasts: Annotated[Duration, Field(gt=timedelta())] = timedelta(minutes=5)
-    """A watch is opened for so long, or randomly up to twice as long, and then again: this proves
-    that it still reaches the API server, however quiet it was (W11)."""
+    """How long a watch lasts, or randomly up to twice as long, before it is opened again: this
+    proves that it still reaches the API server, however quiet it was (rule W11)."""
 
     backoff_first: Duration = timedelta(seconds=0.8)
     """The first pause after a failure; doubled each time, client-go's value (W19)."""
 
     backoff_cap: Duration = timedelta(seconds=12)
-    """The longest pause after a failure, before its jitter, which may double it (W19). With
-    client-go's 30 s, and so up to 60 s, what was refused would not be in sync 30 s after its server
-    was repaired (T21); this leaves some seconds for the list."""
+    """The longest pause after a failure, before its jitter, which may double it (rule W19). With
+    client-go's 30 s, and so up to 60 s, a cluster would not be in sync 30 s after its server was
+    repaired; this leaves some seconds for the list."""
 
     heartbeat_busy: Duration = timedelta(seconds=5)
-    """Between heartbeats, and so between checkpoints, while events flow (W9)."""
+    """Time between heartbeats, and so between checkpoints, while events flow (rule W9)."""
 
     heartbeat_idle: Duration = timedelta(seconds=15)
-    """Between heartbeats when nothing happens. A quiet API server is asked every 10 s, and 10 + 15
+    """Time between heartbeats without events. A quiet API server is probed every 10 s, and 10 + 15
     stays below the 30 s after which a cluster counts as incomplete (rule A4)."""
 
     stop_patience: Duration = timedelta(seconds=5)
-    """How long a stop waits for acknowledgements; it only saves duplicates (W21)."""
+    """How long a stop waits for acknowledgements; it only saves duplicates (rule W21)."""
 
     @field_validator("cluster")
     @classmethod
@@ -183,7 +183,7 @@ class WatcherSettings(BaseSettings):
         return self.transforms + self.transforms_file
 
     def transform_version(self, resource: Resource) -> str:
-        """Return the version of the transform of a resource, for its checkpoint (W5)."""
+        """Return the version of the transform of a resource, for its checkpoint (rule W5)."""
         return transform_of(self.rules, resource.key).version
 
     @property
@@ -210,19 +210,19 @@ class PoolSettings(BaseSettings):
     )
 
     selector: str = f"{DEDICATED}!=dedicated"
-    """Label selector over the clusters; what it leaves out has watchers of its own, started with
-    `--cluster`. Members with the same selector are one pool."""
+    """Label selector of the clusters that the pool watches; other clusters need dedicated watchers,
+    started with `--cluster`. Members with the same selector are one pool."""
 
     lease: Annotated[Duration, Field(ge=timedelta(milliseconds=100))] = timedelta(seconds=5)
-    """A member silent for so long is replaced. Five renewals: less would replace one whose machine
-    is only busy, and two that watch the same cluster do twice the work."""
+    """A member that is silent for this long is replaced. Five renewals: less would replace a member
+    whose machine is only busy, and two members that watch the same cluster do twice the work."""
 
     hand_over: Annotated[Duration, Field(ge=timedelta())] = timedelta(seconds=20)
     """How long a stop waits for other members to take over; below the 30 s after which Kubernetes
     kills a pod."""
 
     lists_at_once: int = Field(default=8, ge=1)
-    """Lists of this process that run at the same time, over all its clusters (W14)."""
+    """Lists of this process that run at the same time, over all its clusters (rule W14)."""
 
     @field_validator("selector")
     @classmethod

@@ -41,11 +41,11 @@ def plan(
     redis_url: RedisUrl = None,
     nats_url: NatsUrl = None,
 ) -> None:
-    """Show what the distributor would write, or waits for.
+    """Show what the distributor would write, and what it waits for.
 
-    Every cluster is read live, and every write is sent as a server-side dry run.
-    The status is 0 if nothing would be written, 2 if something would, and 1 after an error: also if
-    a cluster could not be asked, or would refuse an object.
+    Every cluster is read live, and every write is sent as a server-side dry run. The status is 0 if
+    nothing would be written, 2 if something would, and 1 after an error: also if a cluster did not
+    answer, or would refuse an object.
     """
     from fleetbus_distributor.cli.plan import run_plan  # noqa: PLC0415 -- import cost
 

@@ -90,9 +90,10 @@ def undo(
     hub_kubeconfig: HubKubeconfig = None,
     hub_context: HubContext = "",
 ) -> None:
-    """Edit the spec back to an earlier revision.
+    """Set the spec back to an earlier revision.
 
-    It is rolled out like any other edit; a tool that applies the spec from git would undo it again.
+    The change is rolled out like any other edit; a tool that applies the spec from git would revert
+    it.
     """
     from fleetbus_distributor.cli.run_rollout import run_undo  # noqa: PLC0415 -- import cost
 
@@ -107,7 +108,7 @@ def pause(
     hub_kubeconfig: HubKubeconfig = None,
     hub_context: HubContext = "",
 ) -> None:
-    """Open no further wave."""
+    """Pause the rollout: open no further wave."""
     _set_paused(name, namespace, (hub_kubeconfig, hub_context), paused=True)
 
 
@@ -118,7 +119,7 @@ def resume(
     hub_kubeconfig: HubKubeconfig = None,
     hub_context: HubContext = "",
 ) -> None:
-    """Go on after a pause."""
+    """Resume a paused rollout."""
     _set_paused(name, namespace, (hub_kubeconfig, hub_context), paused=False)
 
 

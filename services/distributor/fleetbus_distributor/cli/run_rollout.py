@@ -105,7 +105,7 @@ def run_revision(name: str, namespace: str, number: int, *, output: str, hub: Hu
 
 
 def run_undo(name: str, namespace: str, *, to_revision: int, hub: Hub) -> int:
-    """Edit the spec back to an earlier revision.
+    """Set the spec back to an earlier revision.
 
     Raises:
         ConfigError: there is no such revision, or the hub is not set.
