@@ -44,6 +44,11 @@ class Definitions:
         taken, self._new = self._new, []
         return taken
 
+    @property
+    def are_any(self) -> bool:
+        """Whether the plan defines a type."""
+        return bool(self._served)
+
     def serves(self, path: str) -> bool:
         """Whether a discovery document would be there."""
         return path in self._served

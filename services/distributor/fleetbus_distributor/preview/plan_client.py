@@ -27,7 +27,7 @@ from fleetbus.kube.dry_run import (
     not_found,
 )
 from fleetbus.kube.merge_patch import merged
-from fleetbus.kube.requests import ApiPath, Call, path_of, read_path, write_query
+from fleetbus.kube.requests import JSON, ApiPath, Call, path_of, read_path, write_query
 from fleetbus.kube.responses import Answer
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus_distributor.preview.definitions import Definitions
@@ -87,7 +87,9 @@ class PlanClient(DryRunClient):
     async def read_other(self, call: Call) -> Answer:
         """Discover what is served, and what would be."""
         if not self._definitions.serves(call.path):
-            return await self.forward(call)
+            # The aggregated documents would lack the planned types, those of versions get them.
+            is_whole = not self._definitions.are_any
+            return await self.forward(call if is_whole else call._replace(accept=JSON, etag=""))
         try:
             document = await self.send(call)
         except NotFound:
