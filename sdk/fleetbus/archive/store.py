@@ -197,7 +197,9 @@ def open_store(access: Access, *, create: bool = False) -> ArchiveStore:
     try:
         import obstore.store as library  # noqa: PLC0415 -- optional, and slow to load
     except ModuleNotFoundError as e:
-        raise ConfigError("the archive needs a library: pip install 'fleetbus[archive]'") from e
+        raise ConfigError(
+            "archive support is not installed (pip install 'fleetbus[archive]')"
+        ) from e
     parts = urlsplit(access.url)
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
         folder = pathlib.Path(unquote(parts.path))

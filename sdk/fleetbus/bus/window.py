@@ -206,7 +206,7 @@ class Window:
 
     async def _send(self, token: str, entry: _Pending) -> None:
         task = asyncio.current_task()
-        # Not 0 in a task that cleans up after its cancellation.
+        # Non-zero if this task was already cancelled and is cleaning up.
         cancelled = task.cancelling() if task is not None else 0
         try:
             await self._bus.nc.publish(entry.subject, entry.body, self.inbox + token, entry.headers)

@@ -97,7 +97,7 @@ async def _update_once(
 def _changed_fields(
     raw: Mapping[bytes, bytes], held: Records, wanted: Records
 ) -> list[str | bytes]:
-    """Of each resource that changes its key, its old value and its new one; empty for none."""
+    """Per changed resource: key, old value, new value; empty if none changed."""
     changed: list[str | bytes] = []
     for key, record in wanted.resources.items():
         if record != held.resources.get(key):

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 END_WITHIN: Final = timedelta(milliseconds=25)
-"""How long a lease waits for requests to be added; so much later may another process run its
-request again."""
+"""How long a lease waits for requests to be added. Delays the next run of the request by at most
+this."""
 _PAUSE: Final = timedelta(seconds=1)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fleetbus.workqueue.queue import Lease
 
 ALONE: Final = timedelta(seconds=5)
-"""How long no other cluster must have had a slot before one may have all of them."""
+"""A cluster may use every slot once no other has held one for this long."""
 
 
 class Slots:

@@ -121,12 +121,12 @@ class Add:
     trigger: bytes = b""
     """The change that caused it (rule P10), see `encode_trigger`; empty if mapped or unknown."""
     trace: str = ""
-    """The `traceparent` of its cause; an invalid one is dropped. Of several adds before one run the
-    last counts."""
+    """The `traceparent` of its cause; an invalid one is dropped. If added repeatedly before a run,
+    the last one wins."""
     cause: str = ""
     """The cluster whose change this is and that is charged for the run (rule Q9); empty for the
-    request's own. Of several adds before one run the first counts, unless one is by the request's
-    own cluster."""
+    request's own. If added repeatedly before a run, the first one wins, unless one is by the
+    request's own cluster."""
 
     @property
     def foreign_cause(self) -> str:

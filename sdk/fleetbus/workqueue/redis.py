@@ -94,7 +94,7 @@ class RedisQueue:
         self._closed = False
         self._is_at_capacity = False
         self._takers: list[_Taker] = []
-        """Those that wait."""
+        """Takers waiting for an item."""
         self._returning: set[asyncio.Task[None]] = set()
         self._drained_at_count, self._drained_until = -1, 0.0
         """Until then nothing is ready, unless there was a notification after that count."""

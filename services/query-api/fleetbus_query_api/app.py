@@ -82,11 +82,11 @@ _DESCRIPTION: Final = """\
 The objects of all clusters, as the snapshot has them. Read-only: anything but GET answers 405,
 except `POST /v1/join` and `DELETE /v1/unjoin`, which write to the hub with your own rights there.
 
-Every answer shows how fresh it is: `freshness` by cluster, and in `incomplete` the clusters whose
-part may lack something or be outdated.
+Every answer says how fresh it is: `freshness` by cluster, and `incomplete` with the clusters whose
+part may be missing objects or outdated.
 
-Every request needs a bearer token, but for the files of the page at `/`, and shows what its user
-may read: what they may not read is answered like what does not exist.
+Every request needs a bearer token, except for the files of the page at `/`, and returns only what
+its user may read: objects you may not read return 404.
 
 A resource is named as with kubectl: `pods`, `po`, `deployments.apps`, `v1/pods`,
 `apps/v1/deployments`, `networking.k8s.io/v1/ingresses`.

@@ -105,7 +105,7 @@ class FieldOutliers:
 
         Raises:
             BadRequestProblem: there are too many names.
-            InvalidToken: the continue token is malformed, or of another question.
+            InvalidToken: the continue token is malformed, or was issued for a different query.
             ExpiredToken: the continue token is of a lost store.
             StoreError: the store was emptied.
             redis.exceptions.RedisError: the store does not answer.

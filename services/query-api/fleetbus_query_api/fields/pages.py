@@ -70,7 +70,7 @@ class FieldPages:
         """Find one page; what remains is counted.
 
         Raises:
-            InvalidToken: the continue token is malformed, or of another question.
+            InvalidToken: the continue token is malformed, or was issued for a different query.
             ExpiredToken: the continue token is of a lost store.
             StoreError: the store was emptied.
             redis.exceptions.RedisError: the store does not answer.

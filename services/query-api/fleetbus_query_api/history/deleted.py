@@ -170,8 +170,7 @@ class DeletedObjects:
         self, user: User, bus: Bus, since: datetime, deletions: Sequence[_Deletion]
     ) -> dict[_Place, dict[str, str]]:
         """Find which MultiClusterResource deleted an object, by its place, if one says so."""
-        # Its name is an object's name: whoever may not list them on the hub, where they are, does
-        # not get to know it.
+        # The cause names a MultiClusterResource; hide it from users who may not list those.
         if not await self._access.is_allowed_on_hub(user, MULTI_CLUSTER_RESOURCES):
             return {}
         places = {place for deletion in deletions for place in deletion.places}

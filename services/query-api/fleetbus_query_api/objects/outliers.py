@@ -50,7 +50,7 @@ class ObjectOutliers:
             BadRequestProblem: a selector has too many requirements, or there are too many names.
             InvalidName: the resource name is malformed.
             InvalidSelector: a selector is malformed.
-            InvalidToken: the continue token is malformed, or of another question.
+            InvalidToken: the continue token is malformed, or was issued for a different query.
             ExpiredToken: the continue token is of a lost store.
             NotFoundProblem: no cluster has this resource, or the user may list it in none.
         """

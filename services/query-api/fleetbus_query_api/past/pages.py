@@ -100,7 +100,7 @@ class PastPages:
         """Find one page.
 
         Raises:
-            InvalidToken: the continue token is malformed, or of another question.
+            InvalidToken: the continue token is malformed, or was issued for a different query.
             ExpiredToken: the continue token is of a lost store.
             OutsideWindow: the time of the continue token has left the window.
             BadRequestProblem: too many objects were deleted since then.

@@ -40,11 +40,11 @@ from fleetbus_query_api.past.stored_events import StoredEvent, order_of, read_ev
 _AT_A_TIME: Final = 8
 """Subjects that are read side by side."""
 _MOST_EVENTS: Final = 1_000
-"""Of one object; with more of them it counts as its last event has it."""
+"""Event cap per object; beyond it the last event wins."""
 _MOST_BYTES: Final = 16 * 1024**2
-"""Of them; with more, too. Eight objects are in memory at a time."""
+"""Byte cap per object; beyond it the last event wins. Eight objects are in memory at a time."""
 _MOST_EPOCHS: Final = 2_000
-"""Ends of epochs and pages of audits of one resource; with more of them, too."""
+"""Cap of epoch ends and audit pages per resource; beyond it the last event wins."""
 _MS: Final = timedelta(milliseconds=1)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -51,7 +51,7 @@ def read_past_token(token: str, question: bytes) -> PastPosition:
     """Decode a token of this question, from a client who may have written anything.
 
     Raises:
-        InvalidToken: it is malformed, or of another question.
+        InvalidToken: it is malformed, or was issued for a different query.
     """
     padding = "=" * (-len(token) % 4)
     try:
@@ -63,5 +63,7 @@ def read_past_token(token: str, question: bytes) -> PastPosition:
             f"invalid continue token {token[:40]!r}, or one of a list of another time"
         ) from e
     if position.question != question:
-        raise InvalidToken("the continue token belongs to another question: change only limit")
+        raise InvalidToken(
+            "the continue token was issued for a different query; only limit may change"
+        )
     return position

@@ -52,7 +52,7 @@ def read_token(token: str, generation: str, version: int, question: bytes) -> Fi
         question: its digest.
 
     Raises:
-        InvalidToken: it is malformed, or of another question.
+        InvalidToken: it is malformed, or was issued for a different query.
         ExpiredToken: it belongs to another generation of the store.
     """
     padding = "=" * (-len(token) % 4)
@@ -64,7 +64,9 @@ def read_token(token: str, generation: str, version: int, question: bytes) -> Fi
             f"invalid continue token {token[:40]!r}, or one of a list in another order"
         ) from e
     if position.question != question:
-        raise InvalidToken("the continue token belongs to another question: change only limit")
+        raise InvalidToken(
+            "the continue token was issued for a different query; only limit may change"
+        )
     if position.generation != generation or position.version > version:
         raise ExpiredToken("the continue token has expired: the store was lost since; list again")
     return position
