@@ -28,7 +28,7 @@ PAUSE_ANNOTATION: Final = "fleetbus.dev/pause"
 CONFIRM_PRUNE_ANNOTATION: Final = "fleetbus.dev/confirm-prune"
 
 _VERSION: Final = 2
-"""Of the annotation; version 1 has no target and no field for the version."""
+"""Version of the annotation; version 1 has no target and no field for the version."""
 _LONGEST_NAME: Final = 253
 _LONGEST_LABEL: Final = 63
 _HASH_BYTES: Final = 5

@@ -58,7 +58,7 @@ class TerminalError(Exception):
 
 
 class Outcome(StrEnum):
-    """How a run ended: in metrics, in traces, and as the last run of a request."""
+    """Outcome of a run: in metrics, in traces, and as the last run of a request."""
 
     DONE = "done"
     REQUEUED = "requeued"

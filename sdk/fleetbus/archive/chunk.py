@@ -26,14 +26,15 @@ from fleetbus.errors import ArchiveError
 
 VERSION: Final = 1
 MEMBER_BYTES: Final = 128 * 1024
-"""Of lines in one member, before compression: more compress a little better, less are read for one
-object."""
+"""Size of the lines in one member, before compression: more compress a little better, less are read
+for one object."""
 END_BYTES: Final = 34
 _LEVEL: Final = 6
 _MOST_UNPACKED: Final = 64 * 1024**2
-"""Of a member or an index, which have a few megabytes: what is stored may be anything."""
+"""Limit of a decompressed member or index, which have a few megabytes: what is stored may be
+anything."""
 _PART: Final = 60_000
-"""Of the index in one member; a subfield holds less than 64 KiB."""
+"""Size of the part of the index in one member; a subfield holds less than 64 KiB."""
 _EXTRA: Final = 4
 _HEADER: Final = struct.Struct("<4sIBB")
 _SUBFIELD: Final = struct.Struct("<H2sH")
@@ -72,7 +73,7 @@ class Index(msgspec.Struct, frozen=True, rename="camel"):
     version: int
     events: int
     bytes: int
-    """Of all lines, before compression."""
+    """Size of all lines, before compression."""
     members: list[Member]
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _READ_AGAIN: Final = timedelta(minutes=1)
 _TIMEOUT: Final = timedelta(seconds=60)
-"""Of one request, with its body."""
+"""Timeout of one request, with its body."""
 _CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 _PARTIAL: Final = re.compile(r".+\.jsonl\.gz#\d+")
 _CODE: Final = re.compile(r"<Code>([A-Za-z0-9]{1,60})</Code>")
@@ -40,14 +40,14 @@ _OUR_OWN: Final = re.compile(r"credential provider: ConfigError: ([^\n]+)")
 _ELAPSED: Final = re.compile(r" in [0-9.]+[mnµ]?s\b")
 """Another one each time, and so another text to log."""
 _SYSTEM: Final = re.compile(r'message: "([^"\n]{1,80})"')
-"""Of the error of a connection, as the library prints it."""
+"""Pattern of a connection error, as the library prints it."""
 _REFUSED: Final = (("PermissionDenied", "permission denied"), ("Unauthenticated", "not logged in"))
 _ERROR_AT_MOST: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach an archive.
+    """Address and credentials of an archive.
 
     Args:
         url: `file:///folder`, or `s3://bucket/prefix`.

@@ -59,7 +59,7 @@ class Buffered:
     reply: str
     """Where the acknowledgement goes."""
     size: int
-    """Of its body, in bytes."""
+    """Size of its body, in bytes."""
     delivery: Delivery
 
 
@@ -74,7 +74,7 @@ class Buffer(Protocol):
 
     @property
     def capacity(self) -> int:
-        """How many more messages it takes; 0 or less if it is full."""
+        """Number of further messages that fit; 0 or less if it is full."""
         ...
 
     @property

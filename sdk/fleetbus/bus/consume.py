@@ -42,7 +42,7 @@ RETRY_PAUSE: Final = timedelta(seconds=1)
 _DRAIN_TIMEOUT: Final = timedelta(seconds=2)
 """The longest time that a shutdown waits for the server."""
 _POLL: Final = timedelta(milliseconds=250)
-"""How soon a waiting consumer notices a reconnect."""
+"""Interval at which a waiting consumer checks for a reconnect."""
 _NANOSECONDS: Final = 1_000_000_000
 _OLD_TOKENS: Final = 9
 ACK_WITHIN: Final = timedelta(milliseconds=100)
@@ -58,7 +58,7 @@ _AGAIN_AFTER: Final = (timedelta(seconds=1), timedelta(seconds=8))
 """When a message comes again that was not handled: at first and at last, doubled in between."""
 _IN_PROGRESS: Final = b"+WPI"
 _PROGRESS_EVERY: Final = ACK_WAIT / 4
-"""How often messages that wait here for long are reported to the server."""
+"""Interval at which long-waiting messages are reported to the server."""
 _EXPIRED: Final = "408"
 _IDLE: Final = "100"
 _NO_RESPONDERS: Final = "503"

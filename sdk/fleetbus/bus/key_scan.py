@@ -15,7 +15,7 @@ from fleetbus_proto.keys import KV_BUCKET
 
 _BATCH: Final = 1_000
 _BATCH_BYTES: Final = 1024**2
-"""Of a page: a watcher may fill the bucket with values of the largest size."""
+"""Size of a page: a watcher may fill the bucket with values of the largest size."""
 _STREAM: Final = f"KV_{KV_BUCKET}"
 _PREFIX: Final = f"$KV.{KV_BUCKET}."
 

@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 _POLL: Final = timedelta(milliseconds=100)
 _LAG: Final = timedelta(seconds=1)
-"""How long a replica of the stream may lag behind its leader."""
+"""Time that a replica of the stream may lag behind its leader."""
 
 
 async def replay(

@@ -23,15 +23,15 @@ from fleetbus.process.clock import rfc3339
 
 _FIRST_PAGE: Final = 1_000
 _FIRST_PAGE_BYTES: Final = 4 * 1024**2
-"""Of a page; a larger message comes alone."""
+"""Size of a page; a larger message comes alone."""
 _PAGE: Final = 10_000
 _PAGE_BYTES: Final = 16 * 1024**2
-"""Of the pages that follow. A server counts for each page how many messages are left, which takes
-it longer than to send a thousand of them."""
+"""Size of the pages that follow. A server counts for each page how many messages are left, which
+takes it longer than to send a thousand of them."""
 _MULTI_BYTES: Final = 16 * 1024**2
-"""Of one answer with the last messages of many subjects; a server cuts it at 64 MiB anyway."""
+"""Size of one answer with the last messages of many subjects; a server cuts it at 64 MiB anyway."""
 _MOST_BYTES: Final = 32 * 1024**2
-"""Of the last messages of a subject; fewer are returned if they are larger."""
+"""Size of the last messages of a subject; fewer are returned if they are larger."""
 _HALVINGS: Final = 24
 _ENOUGH: Final = 8
 """Times as many messages as are wanted may be read."""
@@ -43,9 +43,10 @@ _FIRST_SUBJECTS: Final = 250
 """An object has four subjects, one for each verb, and a server returns 1,024 messages at most."""
 _MOST_SUBJECTS: Final = 1_000
 _WANTED_MESSAGES: Final = 900
-"""Of one answer: a server looks through its whole stream for each request, however few it names."""
+"""Number of messages in one answer: a server looks through its whole stream for each request,
+however few it names."""
 _MOST_SUBJECT_BYTES: Final = 256 * 1024
-"""Of the subjects of one request: a server takes a message of 1 MiB at least."""
+"""Size of the subjects of one request: a server takes a message of 1 MiB at least."""
 _END: Final = "204"
 _NOT_FOUND: Final = "404"
 _TOO_MANY: Final = "413"
@@ -296,7 +297,7 @@ async def direct_get(
 
 
 def pending_after(stream: str, end: Mapping[str, str]) -> int:
-    """How many messages match beyond those that a batched direct get has returned.
+    """Count the messages that match beyond those that a batched direct get has returned.
 
     Raises:
         NoStream: there is no such stream.

@@ -108,17 +108,17 @@ class Window:
 
     @property
     def in_flight(self) -> int:
-        """How many messages wait for their acknowledgement."""
+        """Number of messages without an acknowledgement."""
         return len(self._pending)
 
     @property
     def size(self) -> int:
-        """How many bytes they have."""
+        """Total size of the messages in flight."""
         return self._size
 
     @property
     def oldest_age(self) -> timedelta:
-        """How long the oldest has waited."""
+        """Age of the oldest message in flight."""
         for entry in self._pending.values():
             return timedelta(seconds=self._loop.time() - entry.first)
         return timedelta()

@@ -29,7 +29,8 @@ from fleetbus_proto.versions import version_key
 SNAPSHOT_FAILURE: Final = "the snapshot cannot be read"
 _COMPLETE_ONCE: Final = (ResourceState.SYNCED, ResourceState.STALE, ResourceState.DEGRADED)
 _WAIT: Final = timedelta(seconds=5)
-"""How long after a write the snapshot is waited for; then the object is read live (rule R5)."""
+"""Time after a write for which reads wait for the snapshot; then the object is read live (rule
+R5)."""
 _FIRST_PAUSE: Final = timedelta(milliseconds=10)
 _LONGEST_PAUSE: Final = timedelta(milliseconds=200)
 

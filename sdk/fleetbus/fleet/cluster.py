@@ -102,7 +102,7 @@ class Cluster:
 
     @must_be_awaited
     async def freshness(self, resource: str | Resource, namespace: str = "") -> Freshness:
-        """How much the snapshot can be relied on for a resource: its state, its age, and why.
+        """Return how reliable the snapshot is for a resource: its state, its age, and why.
 
         Args:
             resource: like `v1/configmaps`.

@@ -216,7 +216,7 @@ class Fleet:
     async def freshness(
         self, resource: str | Resource, *, clusters: str | Sequence[str] | None = None
     ) -> dict[str, Freshness]:
-        """How much the snapshot can be relied on for a resource, by cluster.
+        """Return how reliable the snapshot is for a resource, by cluster.
 
         Args:
             resource: like `v1/configmaps`.

@@ -45,7 +45,7 @@ class LastRun(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     error: str = ""
     """In one line and without secrets; empty for a run that succeeded."""
     resources: tuple[str, ...] = ()
-    """Of which the request names an object, as `Controller.own_resources`."""
+    """Resources of which the request names an object, as `Controller.own_resources`."""
 
 
 _decode: Final = msgspec.msgpack.Decoder(LastRun).decode

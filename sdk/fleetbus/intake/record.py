@@ -89,7 +89,8 @@ class StoredRecord(NamedTuple):
     read: Version | None = None
     """The newest version that a successful reconcile has read."""
     revision: bytes = b""
-    """Of `last_seen`, for optimistic concurrency: a change names the revision it is based on."""
+    """Revision of `last_seen`, for optimistic concurrency: a change names the revision it is based
+    on."""
 
     @property
     def is_empty(self) -> bool:
@@ -138,7 +139,7 @@ class Record:
         self._index = keys.queue(controller.name, "record")
         self._watches = controller.watches
         self.last_runs = LastRuns(redis, controller.name)
-        """How the last run of each request ended."""
+        """The result of the last run of each request."""
         self._calls = Transitions(controller.name, QueuePolicy())
         own = [watch for watch in controller.watches if watch.is_identity and watch.resource]
         self._own = sorted({watch.resource.key for watch in own if watch.resource})

@@ -47,7 +47,7 @@ class Ended:
 
     @property
     def size(self) -> int:
-        """How many runs it is about, at most: what decides how long a script takes."""
+        """Maximum number of runs that it is about, which determines the duration of a script."""
         return max(len(self.leases), len(self.successes), len(self.last_runs))
 
 

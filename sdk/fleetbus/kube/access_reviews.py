@@ -16,7 +16,7 @@ from fleetbus_proto.resources import CORE, Resource
 
 _GROUP: Final = "authorization.k8s.io/v1"
 _VERSION: Final = "v1"
-"""Of resources in rules, which name none."""
+"""Version of resources in rules, which name none."""
 _WITHIN: Final = timedelta(seconds=5)
 _AT_ONCE: Final = 8
 

@@ -37,7 +37,7 @@ _PATIENCE: Final = timedelta(seconds=5)
 _AT_ONCE: Final = 8
 _API_VERSION: Final = re.compile(r"([a-z0-9][-a-z0-9.]*/)?[a-z0-9][-a-z0-9]*")
 _RESOURCES: Final = 50_000
-"""Of all group versions together; large clusters have a few thousand."""
+"""Limit of resources over all group versions together; large clusters have a few thousand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Discovery:
         self._aggregated: dict[str, _Aggregated] = {}
         """The last aggregated document of a path."""
         self._count = 0
-        """How many resources the current run has found."""
+        """Number of resources that the current run has found."""
         self._reading: asyncio.Task[list[ApiResource]] | None = None
         self._documents: dict[str, _Document] = {}
         self._reading_version: dict[str, asyncio.Task[list[ApiResource]]] = {}

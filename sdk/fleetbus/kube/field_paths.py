@@ -22,7 +22,8 @@ MAX_LENGTH: Final = 512
 """Characters of a path."""
 MAX_STEPS: Final = 24
 MAX_VALUES: Final = 2_000
-"""Of one path in one object. A selector may have 32 paths, which are read for each change."""
+"""Limit of values of one path in one object. A selector may have 32 paths, which are read for each
+change."""
 _PART = re.compile(
     r"""(?:\.|^)(?P<key>(?:\\.|[^.\[\]\\\s{}'"])+)"""
     r"""|\[(?:(?P<all>\*)|(?P<index>[0-9]{1,6})|'(?P<single>[^']+)'|"(?P<double>[^"]+)")\]"""

@@ -41,7 +41,7 @@ class ItemsByKey:
         self._indexes: dict[tuple[str, ...], dict[tuple[tuple[str, ...], _Values], list[int]]] = {}
 
     def __len__(self) -> int:
-        """How many items there are, also such that are no objects."""
+        """Number of items, including those that are not objects."""
         return len(self._items)
 
     def places(self, key: Mapping[str, Any], required: Collection[str]) -> list[int]:

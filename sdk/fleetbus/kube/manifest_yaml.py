@@ -25,7 +25,7 @@ _FLOAT: Final = re.compile(
     re.ASCII,
 )
 _INT64: Final = range(-(2**63), 2**64)
-"""Of the integers that JSON keeps exactly; others become floats."""
+"""Range of the integers that JSON keeps exactly; others become floats."""
 
 
 _SafeLoader: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

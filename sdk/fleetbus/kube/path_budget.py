@@ -41,7 +41,7 @@ class PathBudget:
 
     @property
     def spent(self) -> int:
-        """How many steps were taken; all of them where they were too few."""
+        """Number of steps taken; the whole budget if it was exceeded."""
         return self.limit - max(self.steps, 0)
 
     def spend(self, steps: int) -> None:

@@ -15,7 +15,7 @@ from fleetbus.kube.trees import read_tree
 
 MIB: Final = 1024 * 1024
 RESPONSE_LIMIT: Final = 16 * MIB
-"""Of one decompressed response: an object has 1.5 MiB at most, discovery a few."""
+"""Size limit of one decompressed response: an object has 1.5 MiB at most, discovery a few."""
 _ERROR_LIMIT: Final = 1 * MIB
 _LONGEST_ID: Final = 253
 _NO_SUCH_PATH: Final = (404, 405)

@@ -1,4 +1,4 @@
-"""How a service waits for what somebody has to mend: credentials, servers, their configuration.
+"""Waits for problems that somebody has to fix: credentials, servers, configuration.
 
 It is not ready meanwhile and says why, tries again after pauses that grow, and goes on by itself.
 """

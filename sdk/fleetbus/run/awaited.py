@@ -19,8 +19,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _MANY: Final = 64
-"""How many calls are recorded before those that were awaited are dropped; then at each doubling, so
-that a call costs no more when very many are made for one `gather`."""
+"""Number of calls that are recorded before those that were awaited are dropped; then at each
+doubling, so that a call costs no more when very many are made for one `gather`."""
 
 
 def must_be_awaited(

@@ -15,7 +15,7 @@ from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord
 
 _KEPT: Final = timedelta(seconds=1)
-"""How long the records of the fleet are cached: many clusters are looked up at the same time."""
+"""Cache lifetime of the records of the fleet: many clusters are looked up at the same time."""
 
 
 class AcceptedClusters:

@@ -50,7 +50,7 @@ class PageResult(IntEnum):
 
 
 class FindingKind(StrEnum):
-    """How the snapshot differs from the API server."""
+    """Difference of the snapshot from the API server."""
 
     MISSING = "missing"
     """The API server has an object that the snapshot does not hold."""
@@ -330,7 +330,7 @@ def _range_of(page: AuditPage, last: bytes) -> Range:
 
 
 def _listed_kind(audit: Audit, guard: Guard | None, version: str, uid: str) -> FindingKind | None:
-    """How a key that the list holds in this version differs from its guard."""
+    """Return how a listed key of this version differs from its guard."""
     if guard is None:
         return FindingKind.MISSING
     incarnation = int(guard.incarnation)

@@ -41,7 +41,7 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     host: str = ""
     server_version: str = ""
     platform: str = ""
-    """Of its API server, like `linux/amd64`."""
+    """Platform of its API server, like `linux/amd64`."""
     incarnation: int = 0
     uid: str = ""
     """The accepted UID of its namespace kube-system: which cluster this is (rule W13)."""
@@ -225,7 +225,7 @@ def _rank_key(rank: str) -> tuple[tuple[int, str], int]:
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """How reliable the snapshot is for one resource of one cluster.
+    """Reliability of the snapshot for one resource of one cluster.
 
     Attributes:
         state: its sync gate; `unknown` if the cluster or the resource is unknown.

@@ -50,7 +50,7 @@ _OUTCOMES: Final = {
 
 
 _Answer: TypeAlias = tuple[bytes, list[int], bytes]
-"""Of apply.lua."""
+"""Answer of apply.lua."""
 
 
 class _Lineage(NamedTuple):

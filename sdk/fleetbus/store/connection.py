@@ -52,7 +52,7 @@ _OPTIONS: Final[dict[str, Any]] = {
     "decode_responses": False,
     "socket_connect_timeout": 5,
 }
-"""Of every connection."""
+"""Options of every connection."""
 _ANSWER_WITHIN: Final = timedelta(seconds=30)
 _CHECK_WITHIN: Final = timedelta(seconds=20)
 """A dozen commands, each of which may take a second on a slow server."""

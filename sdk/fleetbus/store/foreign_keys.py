@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 _OURS: Final = "fleetbus:{"
 _FLEET: Final = "fleet:"
-"""Of the shards of the snapshot."""
+"""Prefix of the keys of the shards of the snapshot."""
 _SNAPSHOT: Final = {
     **dict.fromkeys(("generation", "counter", "feed-generation", "replay"), "string"),
     "settled-version": "string",

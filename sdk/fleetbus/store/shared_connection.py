@@ -38,7 +38,7 @@ class Command(NamedTuple):
     packed: bytes
     answer: asyncio.Future[Any]
     held: int = 0
-    """How many commands it holds: their replies come as one list. 0 for one command alone."""
+    """Number of commands that it holds: their replies come as one list. 0 for one command alone."""
 
 
 class SharedConnection(asyncio.Protocol):

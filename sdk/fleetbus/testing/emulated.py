@@ -86,7 +86,7 @@ class LoggedRequest(Protocol):
 
     @property
     def status(self) -> int:
-        """Of the response; 0 if there was none."""
+        """Status of the response; 0 if there was none."""
         ...
 
 

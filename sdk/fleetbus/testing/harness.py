@@ -60,7 +60,7 @@ class Write:
     name: str
     """Empty for `create`."""
     status: int
-    """Of the response, like 201; 0 if there was none."""
+    """Status of the response, like 201; 0 if there was none."""
 
 
 class ControllerTest:

@@ -45,7 +45,7 @@ class GrantAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """When it wrote this, likewise; renewed while the watcher waits, as a keep-alive."""
     granted: bool = False
     bytes: Bytes = 0
-    """How many bytes are granted; 0 means unlimited."""
+    """Number of granted bytes; 0 means unlimited."""
 
 
 class GrantRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -56,9 +56,9 @@ class GrantRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     since: Milliseconds
     """When it was made, in ms by the watcher's clock; identifies it, with replica and scope."""
     patience: Seconds
-    """How many seconds without a sign of the projector the watcher waits before it lists anyway."""
+    """Seconds that the watcher waits without an answer of the projector before it lists anyway."""
     bytes: Bytes = 0
-    """How much the list will publish, as far as the watcher knows; 0 if it does not."""
+    """Bytes that the list will publish, as far as the watcher knows; 0 if it does not."""
     epoch: Milliseconds = 0
     """The id of the epoch, once it runs."""
     answer: GrantAnswer | None = None

@@ -46,14 +46,14 @@ log = structlog.get_logger()
 _RETRY_PAUSE: Final = timedelta(milliseconds=100)
 """Between two attempts to record an outcome while the queue is unavailable."""
 _LAG_PAUSE: Final = timedelta(milliseconds=500)
-"""How long a slot waits for a snapshot that is behind the request's trigger (rule P10)."""
+"""Time that a slot waits for a snapshot that is behind the request's trigger (rule P10)."""
 _EXPECTED: Final = "None or a Result"
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a run ended.
+    """Ending of a run.
 
     Attributes:
         outcome: what follows for the request.

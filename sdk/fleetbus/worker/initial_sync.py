@@ -46,9 +46,9 @@ _CHECK_EVERY_AT_FIRST: Final = timedelta(milliseconds=100)
 _FIRST_RESYNC: Final = timedelta(seconds=30)
 _LONGEST_RESYNC: Final = timedelta(seconds=1000)
 _TIDY_EVERY: Final = timedelta(seconds=60)
-"""How often the record is searched for clusters that left."""
+"""Interval at which the record is searched for clusters that left."""
 _RECENT: Final = timedelta(seconds=60)
-"""How far a store may have been set back; what a changed cluster enqueued is on no stream."""
+"""Maximum rollback of a store; what a changed cluster enqueued is on no stream."""
 
 
 class SyncedElsewhere(BusError):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 END_WITHIN: Final = timedelta(milliseconds=25)
-"""How long a lease waits for requests to be added. Delays the next run of the request by at most
+"""Time that a lease waits for requests to be added. Delays the next run of the request by at most
 this."""
 _PAUSE: Final = timedelta(seconds=1)
 
@@ -52,7 +52,7 @@ class Finished:
     success: Run | None = None
     """The run itself, if it succeeded."""
     last_run: tuple[Request, LastRun] | None = None
-    """How it ended, for `fleetbus explain`; None if it was stopped."""
+    """Result of the run, for `fleetbus explain`; None if it was stopped."""
 
 
 class Releases:

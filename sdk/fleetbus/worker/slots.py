@@ -53,7 +53,7 @@ class Slots:
 
     @property
     def probes(self) -> int:
-        """How many more slots may go to requests that only probe whether a cluster answers."""
+        """Number of further slots for requests that only probe whether a cluster answers."""
         return max(1, self._total // 4) - self._probing.total()
 
     def share(self, clusters: int) -> None:

@@ -37,7 +37,7 @@ _MOST: Final = 10_000
 _KEPT: Final = timedelta(hours=1)
 """A resource that nobody watches is never synced."""
 _TRUSTED: Final = timedelta(seconds=5)
-"""How long a resource that was synced counts as synced."""
+"""Time for which a synced resource counts as synced."""
 _RECENT: Final = 10_000
 _SELDOM_WATCHED: Final = frozenset({"core/events", "events.k8s.io/events", "core/secrets"})
 """Watched only where a watch spec names them; without a record of them it does not."""

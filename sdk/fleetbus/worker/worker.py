@@ -48,9 +48,9 @@ _FIRST_PAUSE: Final = timedelta(milliseconds=100)
 _LONGEST_PAUSE: Final = timedelta(seconds=1)
 """Between two attempts to take from a queue that is away; from the first pause on it doubles."""
 _GRACE: Final = timedelta(seconds=30)
-"""How long a run may take to return after its timeout; then the process ends (rules Q5, R7)."""
+"""Time that a run may take to return after its timeout; then the process ends (rules Q5, R7)."""
 _RELEASE_WITHIN: Final = timedelta(seconds=2)
-"""How long a stop waits for the store to take back the leases of runs that have ended."""
+"""Time that a stop waits for the store to take back the leases of runs that have ended."""
 _DRAIN: Final = timedelta(seconds=10)
 
 _Key: TypeAlias = tuple[Request, str]

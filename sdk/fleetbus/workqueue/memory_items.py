@@ -59,7 +59,7 @@ def cluster_of(flow: str) -> str:
 
 
 class Capacity:
-    """How many more items of each cluster one take may get."""
+    """Number of further items of each cluster that one take may get."""
 
     def __init__(self, limits: Limits) -> None:
         self._left = dict(limits.capacity)

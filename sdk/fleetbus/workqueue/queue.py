@@ -88,13 +88,13 @@ class QueuePolicy:
 
     lease: timedelta = timedelta(seconds=15)
     backoff: Backoff = Backoff()
-    """Of failures; a controller may have its own, see `with_backoff`."""
+    """Back-off after failures; a controller may have its own, see `with_backoff`."""
     quarantine: Backoff = Backoff(timedelta(seconds=60), 2, timedelta(seconds=1000))
     reclaims: int = 3
-    """How many owners lost within `reclaim_window` put a request into quarantine."""
+    """Number of owners lost within `reclaim_window` that put a request into quarantine."""
     reclaim_window: timedelta = timedelta(minutes=10)
     breaker: int = 5
-    """How many failures in a row to reach a cluster open its breaker (rule Q9)."""
+    """Number of failures in a row to reach a cluster that open its breaker (rule Q9)."""
     breaker_pause: Backoff = Backoff(timedelta(seconds=1), 2, timedelta(seconds=4))
     """Until one item may probe whether the cluster answers again; up to a quarter less. No item
     waits longer because of such failures, so that a cluster that is back is noticed within 10 s,
@@ -173,7 +173,7 @@ class Breaker:
     failures: int
     """In a row."""
     opened: int
-    """How often, since the last success."""
+    """Number of openings since the last success."""
     remaining: timedelta
     """Until the next probe; zero while one is under way, or waits for an item."""
     is_probing: bool

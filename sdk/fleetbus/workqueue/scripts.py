@@ -119,7 +119,7 @@ class Ending(NamedTuple):
     reads: Rows = NO_ROWS
     """The versions that the runs have read, see `record_read.lua`."""
     runs: Rows = NO_ROWS
-    """How the runs ended, see `last_runs.lua`; with reads it has to be given."""
+    """Results of the runs, see `last_runs.lua`; with reads it has to be given."""
 
     @property
     def keys(self) -> Sequence[str]:

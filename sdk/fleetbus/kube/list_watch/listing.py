@@ -31,7 +31,7 @@ _CONNECT_SECONDS: Final = 5
 _WHOLE_LIMIT: Final = 32 * MIB
 """A page up to this size is decoded as a whole, which is ten times as fast as cutting it."""
 _TURN_BYTES: Final = 64 * 1024
-"""How much is cut into items before other tasks get a turn: 25 ms for a hostile text (S7)."""
+"""Bytes to cut into items before other tasks get a turn: 25 ms for a hostile text (S7)."""
 _WAITING_LIMIT: Final = 128 * MIB
 """The most that is held of a list whose version is not known yet."""
 
@@ -76,7 +76,7 @@ class ListPage:
     resource_version: str
     items: list[msgspec.Raw]
     remaining: int | None = None
-    """How many items follow this page; None if the server does not say."""
+    """Number of items after this page; None if the server does not say."""
 
 
 class _ListMeta(msgspec.Struct):

@@ -21,9 +21,10 @@ FetchPage: TypeAlias = Callable[[Mapping[str, str]], Awaitable[bytes]]
 """Requests one page of a list, given its query."""
 
 _BYTES: Final = 128 * MIB
-"""Of all pages together; parsed they take several times as much memory."""
+"""Size of all pages together; parsed they take several times as much memory."""
 _OBJECTS: Final = 100_000
-"""Of all pages together; larger ones are for the watcher, which streams them (`list_pages`)."""
+"""Number of objects on all pages together; larger lists are for the watcher, which streams them
+(`list_pages`)."""
 _PATIENCE: Final = timedelta(minutes=2)
 """For all pages together; after five minutes a real server has dropped the list's state."""
 

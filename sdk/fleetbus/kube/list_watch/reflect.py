@@ -68,7 +68,7 @@ _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchTimeouts:
-    """How long one watch may last, and how long it may be idle (rule W11)."""
+    """Time limits of a watch: its duration, and how long it may be idle (rule W11)."""
 
     open_timeout: timedelta = IDLE_TIMEOUT
     """For the server to accept the watch."""

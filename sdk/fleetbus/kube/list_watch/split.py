@@ -32,7 +32,7 @@ class LineSplitter:
         self._parts: list[bytes] = []
         self._size = 0
         self.too_long = 0
-        """How many lines were dropped for their length."""
+        """Number of lines that were dropped for their length."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The lines that this chunk completes, without their newline, empty ones left out."""
@@ -99,7 +99,7 @@ class ItemSplitter:
 
     @property
     def pending(self) -> int:
-        """How many bytes are kept, mostly of an unfinished item."""
+        """Number of bytes kept, mostly of an unfinished item."""
         return len(self._kept)
 
     def feed(self, chunk: bytes) -> list[bytes]:

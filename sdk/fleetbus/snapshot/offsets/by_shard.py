@@ -17,9 +17,9 @@ from fleetbus_proto.admission import cluster_of
 from fleetbus_proto.keys import SnapshotKeys
 
 _PATIENCE: Final = timedelta(seconds=10)
-"""How long the others wait for a shard whose server does not answer."""
+"""Time that the others wait for a shard whose server does not answer."""
 _PROBE_EVERY: Final = timedelta(seconds=1)
-"""How often a shard that failed is asked whether it answers again."""
+"""Probe interval of a failed shard."""
 
 
 class ShardAway(Exception):

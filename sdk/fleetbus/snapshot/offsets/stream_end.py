@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, Final, cast
 
 _CATCHES_UP: Final = timedelta(seconds=1)
-"""How long a replica that has received everything may take to store it."""
+"""Time that a replica that has received everything may take to store it."""
 
 
 class StreamEnd:

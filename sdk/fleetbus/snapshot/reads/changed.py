@@ -24,7 +24,7 @@ class Change(NamedTuple):
     """A visible change of the snapshot."""
 
     version: int
-    """Of the snapshot; no two changes have the same."""
+    """Version of the snapshot; no two changes have the same."""
     type: str
     """`added`, `modified`, `deleted`, `unwatched` or, of a whole cluster, `dropped`."""
     cluster: str

@@ -27,10 +27,10 @@ class ExpiredPosition(FleetbusError):
 
 
 class Position(NamedTuple):
-    """How far somebody has read the feed."""
+    """Position of a reader in the feed."""
 
     generation: str
-    """Of the feed in each shard; positions are void when it changes (rule P13)."""
+    """Generation of the feed in each shard; positions are void when it changes (rule P13)."""
     version: int
     """Every change up to this version was read."""
 

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from fleetbus_proto.keys import SnapshotKeys
 
 _BYTES: Final = 1024 * 1024
-"""Of bodies: what the server sends, and this process receives, while others wait."""
+"""Size of the bodies in one request: what the server sends, and this process receives, while others
+wait."""
 _UNMEASURED: Final = 8 * 1024
 """Bytes that a row is taken to have whose body nobody has measured."""
 

@@ -36,7 +36,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True, tag="p2"):
 
     generation: str
     version: int
-    """Of the snapshot, before the first row of the first page."""
+    """Version of the snapshot, before the first row of the first page."""
     cluster: str = ""
     key: bytes = b""
 

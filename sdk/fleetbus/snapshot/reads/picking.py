@@ -34,7 +34,7 @@ _GUARDS: Final = 1_000
 
 _Part: TypeAlias = tuple[int, int, list[bytes], list[int], list[bytes | None]]
 _Answer: TypeAlias = tuple[int, bytes, int, list[_Part]]
-"""Of the script."""
+"""Answer of the script."""
 
 
 class Picked(NamedTuple):
@@ -142,7 +142,7 @@ class KeyPicker:
 
 
 class _Cursor:
-    """How far the clusters of one shard were read.
+    """Position up to which the clusters of one shard were read.
 
     Attributes:
         rows: those that were read, in order, and are not in the page yet.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fleetbus_proto.keys import SnapshotKeys
 
 _FRESH: Final = timedelta(seconds=5)
-"""How long the keys are cached: reading them takes a command per cluster."""
+"""Cache lifetime of the keys: reading them takes a command per cluster."""
 _LEFT_OUT: Final = "it may be misspelt, or left out by the settings of the watcher"
 
 _decode: Final = msgspec.json.Decoder(ResourceRecord).decode

@@ -30,7 +30,7 @@ class Version(NamedTuple):
     """A version of the snapshot."""
 
     generation: str
-    """Of its content, in all shards (rule P13)."""
+    """Generation of its content, in all shards (rule P13)."""
     number: int
 
 
@@ -40,7 +40,8 @@ class _Closed(NamedTuple):
     generation: str
     number: int
     is_ahead: bool
-    """Of the clock of its server, which has gone back, or was set to another shard's version."""
+    """Whether the version is ahead of the clock of its server, which has gone back, or was set to
+    another shard's version."""
 
 
 class Versions:
