@@ -9,9 +9,9 @@ from collections.abc import Generator
 
 import pytest
 import structlog
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
-from support.full import FULL, UI
+from support.full import FULL, UI, examples
 from support.rigs.fleet_fixtures import open_rig
 from support.servers.fixtures import (
     is_installed,
@@ -46,7 +46,12 @@ __all__ = [
 
 
 # How long an example takes says nothing: the cores are shared with servers and other runs.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "patient",
+    deadline=None,
+    max_examples=examples(100),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("patient")
 
 # The typed models of kubernetes_asyncio cost two seconds; no test of this process needs them.
@@ -90,10 +95,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out what is for `make scenarios`, or does not touch the clusters that somebody named.
 
-    All tests of tests/scenarios have a longer form.
+    All tests of tests/scenarios have a longer form, and those of properties more examples.
     """
     for item in items:
-        if item.path.parent.name == "scenarios":
+        if item.path.parent.name == "scenarios" or is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker("longer")
         if not FULL and item.get_closest_marker("full"):
             item.add_marker(pytest.mark.skip(reason="takes long: `make scenarios` runs it"))

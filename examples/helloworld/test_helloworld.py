@@ -8,7 +8,8 @@ import pytest
 
 from fleetbus.controller.load import load_controllers
 from support.eventually import eventually
-from support.rigs.fleet import Rig, pod
+from support.objects import pod
+from support.rigs.fleet import Rig
 
 CONTROLLER = pathlib.Path(__file__).with_name("controller.py")
 

@@ -29,6 +29,7 @@ from fleetbus_proto.events import Event
 from fleetbus_proto.resources import Resource
 from support.eventually import eventually
 from support.hostile.secret_canaries import CANARY, RULES, VISIBLE, hits, planted
+from support.objects import config_map
 from support.processes.in_process_commands import status_of
 from support.rigs.fleet import Rig
 from support.stores.snapshot import Snapshot, Source
@@ -63,19 +64,15 @@ def content(path: Path) -> bytes:
     return gzip.decompress(path.read_bytes())
 
 
-def config_map(name: str, **data: str) -> captures.Object:
-    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
-
-
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
     source = Source(cluster="eu1", resource="configmaps")
-    body = json.dumps(config_map("a", k="1")).encode()
+    shown = config_map("a", metadata={"uid": "uid-a"}, k="1")
+    body = json.dumps(shown).encode()
     return captures.write(
         tmp_path / "small.gz",
         {"hub": {"role": "hub"}, "eu1": {"region": "eu"}},
-        [("eu1", MAPS, config_map("a", k="1"))],
+        [("eu1", MAPS, shown)],
         [source.added("a", 9, namespace="default", body=body)],
     )
 

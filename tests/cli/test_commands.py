@@ -24,9 +24,10 @@ from fleetbus_cli.main import main
 from fleetbus_cli.run.run import run_settings
 from fleetbus_cli.target import Target
 from support.eventually import eventually
+from support.objects import pod
 from support.processes.in_process_commands import status_of
 from support.processes.programs import module as program
-from support.rigs.fleet import Rig, pod
+from support.rigs.fleet import Rig
 
 Ended = tuple[int, str, str]
 """Exit status, standard output and error."""

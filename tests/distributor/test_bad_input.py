@@ -17,19 +17,11 @@ from fleetbus_distributor.render.spec import read_spec
 from fleetbus_distributor.render.template import Context
 from fleetbus_distributor.targets.target import RARELY
 from support.api.custom_resource_definitions import CRDS, definition
-from support.rigs.distributor import Object, Rig
+from support.objects import config_map
+from support.rigs.distributor import Rig
 
 CONFIG_MAPS = "v1/configmaps"
 PLACED = {"clusters": [{"name": "t1"}, {"name": "t2"}]}
-
-
-def config_map(name: str, **data: Any) -> Object:
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": name},
-        "data": data or {"k": "v"},
-    }
 
 
 def patch(path: str, value: Any = None, op: str = "replace", name: str = "m") -> dict[str, Any]:
@@ -194,7 +186,7 @@ async def run_for_a_minute(rig: Rig) -> int:
         ({"template": {**config_map("m"), "stringData": "x", "kind": "Secret"}}, "stringData"),
         ({"template": config_map("m", k="x" * 1_100_000)}, "larger than 1048576 bytes"),
         (
-            {"template": config_map("m", **{"${vars.n}": "x"}), "vars": {"n": 1}},
+            {"template": config_map("m") | {"data": {"${vars.n}": "x"}}, "vars": {"n": 1}},
             "spec.template.data",
         ),
     ],

@@ -17,8 +17,9 @@ from fleetbus_distributor.rollout.changes import changes_of
 from fleetbus_emulator.apiserver import Fail
 from fleetbus_proto.distribution import DistributionEvent, encode_distribution_event
 from fleetbus_proto.subjects import DistributionVerb
+from support.objects import config_map
 from support.rigs.distributor import CONFIG_MAP, Rig
-from support.rigs.rollout import config_map, on_v1, rounds, vote
+from support.rigs.rollout import on_v1, rounds, vote
 
 MAPS = "v1/configmaps"
 BOTH = {"clusters": [{"name": "t1"}, {"name": "t2"}]}
@@ -218,7 +219,7 @@ async def test_d27_a_rollout_is_reported_wave_by_wave_and_its_undo(rig: Rig):
     rig.events.clear()
     gates = [{"name": "tests"}]
     rollout = {"waves": [{"name": "canary", "clusters": [{"name": "t1"}], "gates": gates}]}
-    rig.edit(template=config_map("v2"), rollout=rollout)
+    rig.edit(template=config_map(k="v2"), rollout=rollout)
     await rounds(rig)
     assert of_rollout(rig) == ["2 wave-open canary"]
     await rounds(rig)
@@ -227,7 +228,7 @@ async def test_d27_a_rollout_is_reported_wave_by_wave_and_its_undo(rig: Rig):
     await rounds(rig)
     assert "p99 is 3 s" in only(rig, "wave-failed").message
     assert of_rollout(rig) == ["2 wave-failed canary"]
-    rig.edit(template=config_map("v1"))
+    rig.edit(template=config_map(k="v1"))
     await rounds(rig)
     vote(rig, "canary", "tests", vote="pass")
     await rounds(rig)

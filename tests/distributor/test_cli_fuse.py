@@ -1,16 +1,15 @@
 """`fleetbus fuse` as a person calls it, beside a distributor that holds something."""
 
 import asyncio
-import copy
 import json
 import pathlib
-from typing import Any
 
 import orjson
 import pytest
 
 from fleetbus.deletions.budget import DeletionBudget
 from fleetbus_cli.app import run_command_line
+from support.objects import config_map
 from support.rigs.distributor import CONFIG_MAP, HUB, NOWHERE, Rig
 
 MAPS = "v1/configmaps"
@@ -49,9 +48,7 @@ async def hold(rig: Rig, *names: str, **fuse: int) -> None:
     for cluster in ("t1", "t2", HUB):
         rig.fleet.join(cluster, tier="prod")
     for name in names:
-        made: dict[str, Any] = copy.deepcopy(CONFIG_MAP)
-        made["metadata"]["name"] = name
-        rig.create(name, template=made, placement=PROD, policy={"fuse": fuse})
+        rig.create(name, template=config_map(name), placement=PROD, policy={"fuse": fuse})
         await rig.reconcile(name)
     for cluster in ("t2", HUB):
         rig.fleet.join(cluster, tier="prd")

@@ -1,6 +1,5 @@
 """Rule D8: what no edit of a MultiClusterResource asks for does not empty the fleet."""
 
-import copy
 from collections.abc import AsyncGenerator, Callable
 from datetime import timedelta
 from typing import Any
@@ -20,7 +19,8 @@ from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION
 from fleetbus_distributor.render.draft import Draft, Renderer
 from fleetbus_emulator.apiserver import Fail
 from support.eventually import eventually
-from support.rigs.distributor import CONFIG_MAP, NOWHERE, Rig, distributor_rig
+from support.objects import config_map
+from support.rigs.distributor import NOWHERE, Rig, distributor_rig
 
 MAPS = "v1/configmaps"
 NAMESPACES = "v1/namespaces"
@@ -28,12 +28,6 @@ PROD = {"clusterSelector": {"matchLabels": {"tier": "prod"}}}
 MEMBERS = ("c0", "c1", "c2", "c3", "c4")
 BIG = 1_000_000
 FREE = {"clusters": 100, "objects": 100, "percent": 100}
-
-
-def template(name: str) -> dict[str, Any]:
-    made = copy.deepcopy(CONFIG_MAP)
-    made["metadata"]["name"] = name
-    return made
 
 
 def left(rig: Rig, *names: str) -> int:
@@ -60,7 +54,7 @@ async def fleet(valkey_url: str) -> AsyncGenerator[Rig]:
 
 async def make(rig: Rig, *names: str, objects: int = 1) -> None:
     for name in names:
-        made = [template(f"{name}-{n}" if n else name) for n in range(objects)]
+        made = [config_map(f"{name}-{n}" if n else name) for n in range(objects)]
         rig.create(name, templates=made, placement=PROD)
         await rig.reconcile(name)
         assert set(rig.states(name).values()) == {"Applied"}
@@ -93,7 +87,7 @@ async def test_d8_labels_that_change_one_after_the_other_are_one_change(fleet: R
 @pytest.mark.parametrize("when", ["at once", "after a crash", "after another edit", "unreachable"])
 async def test_d8_an_explicit_edit_is_not_held_however_many_rounds_it_takes(fleet: Rig, when: str):
     await make(fleet, "x", objects=2)
-    fleet.edit(templates=[template("x")])
+    fleet.edit(templates=[config_map("x")])
     if when == "after a crash":
         for name in MEMBERS:
             fleet.clusters[name].faults.add(Fail(503), verb="delete", count=1)
@@ -116,7 +110,7 @@ async def test_d8_an_explicit_edit_is_not_held_however_many_rounds_it_takes(flee
 async def test_d8_a_relabelling_is_held_though_the_spec_is_edited_meanwhile(fleet: Rig):
     await make(fleet, "x", objects=2)
     relabel(fleet, *MEMBERS[1:])
-    fleet.edit(templates=[template("x")])  # and the edit is followed where labels are as before
+    fleet.edit(templates=[config_map("x")])  # and the edit is followed where labels are as before
     await fleet.reconcile()
     assert (left(fleet, "x"), left(fleet, "x-1")) == (5, 4)
     fleet.edit(vars={"a": "b"})
@@ -189,7 +183,7 @@ async def test_d8_what_the_budget_held_stays_held_when_another_cluster_joins(fle
 
 
 async def test_d8_what_was_held_stays_held_though_a_template_fails_meanwhile(fleet: Rig):
-    made = [template(f"x-{n}") for n in range(9)] + [template("x-${cluster.labels.tier}")]
+    made = [config_map(f"x-{n}") for n in range(9)] + [config_map("x-${cluster.labels.tier}")]
     everywhere = {"clusters": [{"name": name} for name in MEMBERS]}
     fleet.create(templates=made, placement=everywhere, policy={"fuse": FREE})
     await fleet.reconcile()
@@ -232,7 +226,7 @@ async def test_d8_without_the_store_nothing_is_deleted_that_no_edit_asks_for():
         assert result.requeue_after is not None
         assert result.requeue_after <= timedelta(seconds=10)
         assert left(rig, "x") == 5
-        rig.edit(templates=[template("x")])
+        rig.edit(templates=[config_map("x")])
         await rig.until(lambda: left(rig, "x-1") == 1)
         assert left(rig, "x") == 5
 
@@ -254,7 +248,7 @@ async def test_d8_a_cluster_that_comes_back_during_a_round_loses_nothing(
     fleet: Rig, monkeypatch: pytest.MonkeyPatch
 ):
     everywhere = {"clusters": [{"name": name} for name in MEMBERS]}
-    fleet.create(template=template("x"), placement=everywhere)
+    fleet.create(template=config_map("x"), placement=everywhere)
     await fleet.reconcile()
     fleet.fleet.leave("c1")
     fleet.edit(vars={"a": "b"})

@@ -10,6 +10,7 @@ import pytest
 
 from fleetbus.ownership import PAUSE_ANNOTATION
 from fleetbus_distributor.targets.drift_report import describe_drift, find_drift
+from support.objects import config_map
 from support.rigs.distributor import CONFIG_MAP, POD, Rig
 
 MAPS = "v1/configmaps"
@@ -60,8 +61,7 @@ async def test_d26_ignored_drift_is_neither_reported_nor_corrected(rig: Rig):
 
 
 async def test_d26_a_paused_object_is_neither_changed_nor_deleted(rig: Rig):
-    marked = copy.deepcopy(CONFIG_MAP)
-    marked["metadata"]["annotations"] = {PAUSE_ANNOTATION: "true"}
+    marked = config_map(metadata={"annotations": {PAUSE_ANNOTATION: "true"}})
     rig.create(template=marked, placement=BOTH)
     await rig.reconcile()
     found = rig.get("t1", MAPS, "m")["metadata"]["annotations"]
@@ -127,9 +127,7 @@ def test_d26_much_drift_is_described_in_few_words():
 
 
 async def test_waiting_conflict_and_held_are_events_once(rig: Rig):
-    waits = copy.deepcopy(CONFIG_MAP)
-    waits["metadata"]["namespace"] = "shop"
-    rig.create("waits", template=waits, placement=BOTH)
+    rig.create("waits", template=config_map(namespace="shop"), placement=BOTH)
     stranger = {"metadata": {"name": "m", "namespace": "default"}, "data": {"k": "theirs"}}
     for name in ("t1", "t2"):
         rig.clusters[name].create(MAPS, stranger)

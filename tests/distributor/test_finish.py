@@ -15,6 +15,7 @@ from fleetbus_distributor.render.customize import render_for
 from fleetbus_distributor.render.finish import finish
 from fleetbus_distributor.render.spec import read_spec
 from fleetbus_distributor.render.template import Context, reference
+from support.full import examples
 from support.rigs.distributor import CONFIG_MAP, Rig
 
 OWNER = Owner("fleetbus.dev/v1alpha1", "MultiClusterResource", "d", "x", "u1", "hub", hub="h1")
@@ -185,7 +186,7 @@ def rendered(obj: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
 
 
 @given(obj=OBJECTS)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400))
 def test_d3_any_template_is_applied_as_it_is_or_refused_by_a_field(obj: dict[str, Any]):
     before = copy.deepcopy(obj)
     made, problem = rendered(obj)

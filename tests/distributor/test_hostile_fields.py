@@ -18,6 +18,7 @@ from fleetbus_distributor.targets.drift import was_applied
 from fleetbus_distributor.targets.drift_report import describe_drift, find_drift, find_updated
 from fleetbus_distributor.targets.field_versions import entries_of, is_outdated, to_version
 from fleetbus_distributor.targets.target import UNDECLARED
+from support.full import examples
 from support.hostile.odd_fields import with_odd_fields
 
 OURS: Final = "fleetbus-distributor"
@@ -74,7 +75,7 @@ def objects(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(live=objects(), made=objects() | st.just(LIVE))
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600))
 def test_d1_what_a_cluster_answers_to_an_apply_is_read_whatever_it_is(
     live: dict[str, Any], made: dict[str, Any]
 ):

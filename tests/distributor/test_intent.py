@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fleetbus_distributor.errors import IntentError
@@ -37,7 +37,6 @@ INVENTORIES = st.dictionaries(
 
 
 @given(drawn=INVENTORIES)
-@settings(max_examples=100, deadline=None)
 def test_d2_what_is_written_is_what_is_read(drawn: dict[str, list[Owned]]):
     inventory = {name: {one.ref.key: one for one in owned} for name, owned in drawn.items()}
     assert intent.read({"intent": intent.write(inventory)}) == inventory

@@ -19,23 +19,18 @@ from fleetbus_distributor.rounds.distribute import Distribution
 from fleetbus_distributor.rounds.missing_objects import MissingObjects
 from fleetbus_distributor.rounds.settled import SettledRounds, facts_of
 from fleetbus_emulator.apiserver import Fail
-from support.rigs.distributor import CONFIG_MAP, HUB, NOWHERE, Rig, distributor_rig
+from support.objects import config_map
+from support.rigs.distributor import HUB, NOWHERE, Rig, distributor_rig
 
 MAPS = "v1/configmaps"
 LONG = timedelta(hours=1)
 REQUEST = Request("distributor", HUB, "default", "x")
 
 
-def template(name: str) -> dict[str, Any]:
-    made = copy.deepcopy(CONFIG_MAP)
-    made["metadata"]["name"] = name
-    return made
-
-
 async def placed(rig: Rig, *names: str) -> None:
     """Objects on t1, t2 and the hub, and a round for all that left nothing to do."""
     rig.restart(settled=LONG)
-    templates = [template(name) for name in names or ("m",)]
+    templates = [config_map(name) for name in names or ("m",)]
     clusters = [{"name": name} for name in ("t1", "t2", HUB)]
     rig.create(templates=templates, placement={"clusters": clusters})
     await rig.reconcile()
@@ -88,7 +83,7 @@ async def test_d11_a_round_with_nothing_new_asks_no_cluster(rig: Rig):
 async def test_d11_a_name_that_nobody_has_yet_keeps_no_other_cluster_busy(rig: Rig):
     clusters = [{"name": name} for name in ("t1", "t2", "later")]
     rig.restart(settled=LONG)
-    rig.create(template=template("m"), placement={"clusters": clusters})
+    rig.create(template=config_map("m"), placement={"clusters": clusters})
     await rig.reconcile()
     before = asked(rig, "t1", "t2")
     result = await rig.reconcile()
@@ -133,7 +128,7 @@ async def test_d11_a_round_that_did_not_end_well_is_followed_by_another_one_for_
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
     await placed(rig)
-    rig.edit(templates=[template("m"), template("n")])
+    rig.edit(templates=[config_map("m"), config_map("n")])
 
     async def dies(*_arguments: Any) -> Any:
         raise asyncio.CancelledError
@@ -278,7 +273,7 @@ async def test_d11_a_changed_connection_enqueues_what_is_on_that_cluster(rig: Ri
     assert not is_connection_change(cluster("True", 1), cluster("True", 2))
     assert not is_user_change(cluster("True", 1), cluster("False", 2)), "no round for all"
     await placed(rig)
-    rig.create("elsewhere", template=template("n"), placement={"clusters": [{"name": "t2"}]})
+    rig.create("elsewhere", template=config_map("n"), placement={"clusters": [{"name": "t2"}]})
     await rig.reconcile("elsewhere")
     found = await list_requests("distributor-targets", rig.fleet, cluster="t1")
     assert found == [Request("distributor-targets", "t1", "default", "x")]

@@ -1,7 +1,6 @@
 """The orphan sweep as a whole: it finds and reports, and deletes nothing (rule D7)."""
 
 import asyncio
-import copy
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -17,7 +16,8 @@ from fleetbus_distributor.orphan_sweep import OrphanSweep
 from fleetbus_emulator.apiserver import Fail, Hang
 from fleetbus_proto.keys import SnapshotKeys
 from support.eventually import eventually
-from support.rigs.distributor import CONFIG_MAP, Rig
+from support.objects import config_map
+from support.rigs.distributor import Rig
 from support.rigs.orphans import MAPS, restored, show, template
 from support.stores.snapshot import Source
 
@@ -176,9 +176,8 @@ async def test_d7_the_loop_outlives_a_hub_that_refuses_and_clusters_that_hang(
 
 
 async def test_d7_orphan_policy_and_a_suspended_cluster_say_how_to_get_out(rig: Rig):
-    made = copy.deepcopy(CONFIG_MAP)
     placement = {"clusters": [{"name": "t1"}]}
-    rig.create(template=made, placement=placement, policy={"deletion": "Orphan"})
+    rig.create(template=config_map(), placement=placement, policy={"deletion": "Orphan"})
     await rig.reconcile()
     rig.fleet.suspend("t1")
     rig.delete()

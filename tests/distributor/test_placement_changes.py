@@ -1,13 +1,12 @@
-import copy
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, PROTECT_ANNOTATION
 from fleetbus_distributor.render.spec import CLUSTER_RESOURCE
 from fleetbus_emulator.apiserver import Fail
-from support.rigs.distributor import CONFIG_MAP, HUB, Rig, distributor_rig
+from support.objects import config_map
+from support.rigs.distributor import HUB, Rig, distributor_rig
 
 MAPS = "v1/configmaps"
 T1, T2, T4 = ({"name": name} for name in ("t1", "t2", "t4"))
@@ -15,19 +14,13 @@ PROD = {"clusterSelector": {"matchLabels": {"tier": "prod"}}}
 EVERYWHERE = {"clusters": [T1, T2, T4]}
 
 
-def template(name: str = "m", namespace: str = "default") -> dict[str, Any]:
-    made = copy.deepcopy(CONFIG_MAP)
-    made["metadata"] = {"name": name, "namespace": namespace}
-    return made
-
-
 def where(rig: Rig, name: str = "m") -> list[str]:
     return [cluster for cluster in sorted(rig.clusters) if rig.has(cluster, MAPS, name)]
 
 
 async def test_t18_an_empty_placement_means_the_hub_only(rig: Rig):
-    rig.create("a", template=template("a"))
-    rig.create("b", template=template("b"), placement={"clusters": []})
+    rig.create("a", template=config_map("a"))
+    rig.create("b", template=config_map("b"), placement={"clusters": []})
     for name in ("a", "b"):
         await rig.reconcile(name)
         assert where(rig, name) == [HUB]
@@ -36,7 +29,7 @@ async def test_t18_an_empty_placement_means_the_hub_only(rig: Rig):
 async def test_t18_an_unknown_cluster_waits_and_is_served_when_it_joins():
     async with distributor_rig("t1", "t3") as rig:
         rig.fleet.leave("t3")
-        rig.create(template=template(), placement={"clusters": [T1, {"name": "t3"}]})
+        rig.create(template=config_map(), placement={"clusters": [T1, {"name": "t3"}]})
         result = await rig.reconcile()
         assert rig.states() == {"t1": "Applied", "t3": "Waiting/UnknownCluster"}
         assert result is not None
@@ -48,7 +41,7 @@ async def test_t18_an_unknown_cluster_waits_and_is_served_when_it_joins():
 
 
 async def test_t18_only_unknown_names_are_never_redirected(rig: Rig):
-    rig.create(template=template(), placement={"clusters": [{"name": "nope"}]})
+    rig.create(template=config_map(), placement={"clusters": [{"name": "nope"}]})
     await rig.reconcile()
     assert where(rig) == []
     assert rig.condition()["status"] == "False"
@@ -56,7 +49,7 @@ async def test_t18_only_unknown_names_are_never_redirected(rig: Rig):
 
 async def test_t18_labels_decide(valkey_url: str):
     async with distributor_rig("t1", "t2", "t3", "t5", redis_url=valkey_url) as rig:
-        rig.create(template=template(), placement=PROD)
+        rig.create(template=config_map(), placement=PROD)
         await rig.reconcile()
         assert where(rig) == []
         assert rig.condition()["reason"] == "NoClusters"
@@ -69,7 +62,7 @@ async def test_t18_labels_decide(valkey_url: str):
 
 
 async def test_t18_a_template_without_a_namespace_goes_to_default(rig: Rig):
-    made = template()
+    made = config_map()
     del made["metadata"]["namespace"]
     rig.create(template=made, placement={"clusters": [T1]})
     await rig.reconcile()
@@ -77,7 +70,7 @@ async def test_t18_a_template_without_a_namespace_goes_to_default(rig: Rig):
 
 
 async def test_t18_d10_a_missing_namespace_waits_without_a_write(rig: Rig):
-    rig.create(template=template(namespace="far"), placement={"clusters": [T1]})
+    rig.create(template=config_map(namespace="far"), placement={"clusters": [T1]})
     await rig.reconcile()
     assert rig.states() == {"t1": "Waiting/NamespaceMissing"}
     assert rig.writes("t1") == []
@@ -88,7 +81,7 @@ async def test_t18_d10_a_missing_namespace_waits_without_a_write(rig: Rig):
 
 async def test_t18_create_namespaces_makes_and_never_deletes_them(rig: Rig):
     rig.create(
-        template=template(namespace="far"),
+        template=config_map(namespace="far"),
         placement={"clusters": [T1]},
         policy={"createNamespaces": True},
     )
@@ -103,7 +96,7 @@ async def test_t18_create_namespaces_makes_and_never_deletes_them(rig: Rig):
 async def test_t18_the_fuse_holds_until_the_plan_is_confirmed(rig: Rig):
     for name in ("t1", "t2", "t4"):
         rig.fleet.join(name, tier="prod")
-    rig.create(template=template(), placement=PROD, policy={"fuse": {"objects": 1}})
+    rig.create(template=config_map(), placement=PROD, policy={"fuse": {"objects": 1}})
     await rig.reconcile()
     for name in ("t2", "t4"):
         rig.fleet.join(name, tier="prd")
@@ -133,7 +126,7 @@ async def test_t18_the_fuse_holds_until_the_plan_is_confirmed(rig: Rig):
 
 
 async def test_t18_an_empty_cluster_list_deletes_nothing(rig: Rig):
-    rig.create(template=template(), placement={"clusterSelector": {}})
+    rig.create(template=config_map(), placement={"clusterSelector": {}})
     await rig.reconcile()
     for name in ("t1", "t2"):
         rig.fleet.leave(name)
@@ -149,7 +142,7 @@ async def test_d8_a_selector_that_suddenly_matches_nothing_deletes_nothing(
 ):
     for name in clusters:
         rig.fleet.join(name, tier="prod")
-    rig.create(template=template(), placement=PROD | {"clusters": names})
+    rig.create(template=config_map(), placement=PROD | {"clusters": names})
     await rig.reconcile()
     for name in clusters:
         rig.fleet.join(name)
@@ -167,7 +160,7 @@ async def chosen_by_label(rig: Rig) -> None:
     rig.fleet.provider = "cluster"
     rig.fleet.join("t1", **labels)
     rig.fleet.join("t2", **labels)
-    rig.create(template=template(), placement=PROD, policy={"fuse": {"percent": 100}})
+    rig.create(template=config_map(), placement=PROD, policy={"fuse": {"percent": 100}})
     await rig.reconcile()
     assert where(rig) == ["t1", "t2"]
 
@@ -203,12 +196,12 @@ async def test_d1_labels_that_cannot_be_read_live_hold(rig: Rig, is_gone: bool):
 async def test_d1_a_template_that_goes_needs_no_word_about_labels(rig: Rig):
     await chosen_by_label(rig)
     rig.hub.faults.add(Fail(503), verb="get", resource="clusters")
-    rig.edit(template=template("other"))
+    rig.edit(template=config_map("other"))
     await rig.until(lambda: where(rig, "other") == ["t1", "t2"] and where(rig) == [])
 
 
 async def test_t18_deleting_the_resource_itself_is_not_held(rig: Rig):
-    rig.create(template=template(), placement=EVERYWHERE, policy={"fuse": {"objects": 0}})
+    rig.create(template=config_map(), placement=EVERYWHERE, policy={"fuse": {"objects": 0}})
     await rig.reconcile()
     rig.delete()
     await rig.until(lambda: not rig.exists())
@@ -216,7 +209,7 @@ async def test_t18_deleting_the_resource_itself_is_not_held(rig: Rig):
 
 
 async def test_policy_orphan_leaves_the_objects_and_takes_the_mark_off(rig: Rig):
-    rig.create(template=template(), placement=EVERYWHERE, policy={"deletion": "Orphan"})
+    rig.create(template=config_map(), placement=EVERYWHERE, policy={"deletion": "Orphan"})
     await rig.reconcile()
     rig.edit(placement={"clusters": [T1, T4]})
     await rig.reconcile()
@@ -230,7 +223,7 @@ async def test_policy_orphan_leaves_the_objects_and_takes_the_mark_off(rig: Rig)
 
 
 async def test_a_protected_object_is_never_deleted(rig: Rig):
-    rig.create(template=template(), placement=EVERYWHERE)
+    rig.create(template=config_map(), placement=EVERYWHERE)
     await rig.reconcile()
     mark = {"metadata": {"annotations": {PROTECT_ANNOTATION: "true"}}}
     rig.clusters["t2"].patch(MAPS, "default", "m", mark)

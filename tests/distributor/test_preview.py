@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +16,12 @@ from fleetbus_distributor.preview.stores import PlannedBudget
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_distributor.targets.outcome import State
 from support.api.spellings import ZEROES, texts
+from support.objects import config_map
 from support.rigs.distributor import CONFIG_MAP, HUB, Rig
 from support.rigs.rollout import vote
 
 MAPS = "v1/configmaps"
+FROZEN = {"immutable": True}
 BOTH = {"clusters": [{"name": "t1"}, {"name": "t2"}]}
 Object = dict[str, Any]
 Writes = dict[str, list[tuple[str, str]]]
@@ -48,12 +49,6 @@ class Planned:
 
     def reasons(self, name: str) -> list[str]:
         return [f"{one.state}/{one.reason}" for one in self.cluster(name).findings]
-
-
-def config_map(name: str = "m", namespace: str = "default", **parts: Any) -> Object:
-    made = copy.deepcopy(CONFIG_MAP) | parts
-    made["metadata"] |= {"name": name, "namespace": namespace}
-    return made
 
 
 def document(**spec: Any) -> Object:
@@ -152,7 +147,7 @@ async def test_d25_a_new_one(rig: Rig):
 async def test_d25_an_edit_changes_deletes_and_creates(rig: Rig):
     old = [config_map("stays"), config_map("changes"), config_map("goes")]
     await run(rig, document(templates=old))
-    new = [config_map("stays"), config_map("changes", data={"k": "new"}), config_map("comes")]
+    new = [config_map("stays"), config_map("changes", k="new"), config_map("comes")]
     planned = await check(rig, document(templates=new))
     expected = {"changes": "change", "comes": "create", "goes": "delete"}
     assert planned.actions == {"t1": expected, "t2": expected}
@@ -206,12 +201,12 @@ async def test_d25_d28_a_plan_does_not_run_a_job_again(rig: Rig):
     rig.create(templates=[job, config_map()], placement=BOTH)
     await rig.reconcile()
     rig.clusters["t1"].delete("batch/v1/jobs", "default", "j", policy="Background")
-    planned = await plan(rig, document(templates=[job, config_map(data={"k": "edited"})]))
+    planned = await plan(rig, document(templates=[job, config_map(k="edited")]))
     assert planned.actions == {one: {"m": "change"} for one in ("t1", "t2")}
 
 
 async def test_d25_a_conflict_is_no_write(rig: Rig):
-    rig.clusters["t1"].create(MAPS, config_map(data={"k": "of somebody"}))
+    rig.clusters["t1"].create(MAPS, config_map(k="of somebody"))
     planned = await check(rig, document(template=CONFIG_MAP))
     assert planned.actions == {"t2": {"m": "create"}}
     assert planned.reasons("t1") == ["Conflict/NotOurs"]
@@ -248,12 +243,12 @@ async def test_d25_a_plan_spends_no_budget(rig: Rig):
 
 
 async def test_d25_recreation(rig: Rig):
-    frozen = config_map(immutable=True)
+    frozen = config_map() | FROZEN
     await run(rig, document(template=frozen, policy={"recreate": True}))
-    new = config_map(immutable=True, data={"k": "new"})
+    new = config_map(k="new") | FROZEN
     planned = await check(rig, document(template=new, policy={"recreate": True}))
     assert planned.actions == {"t1": {"m": "recreate"}, "t2": {"m": "recreate"}}
-    refused = document(template=config_map(immutable=True, data={"k": "other"}), policy={})
+    refused = document(template=config_map(k="other") | FROZEN, policy={})
     found = await check(rig, refused)
     assert found.reasons("t1") == ["Failed/Invalid"]
     assert found.preview.has_errors
@@ -347,7 +342,7 @@ async def test_d25_the_waves_of_a_rollout(rig: Rig):
     canary = {"name": "canary", "clusters": [{"name": "t1"}], "gates": [{"name": "tests"}]}
     rollout = {"waves": [canary]}
     await run(rig, document(template=CONFIG_MAP))
-    new = document(template=config_map(data={"k": "new"}), rollout=rollout)
+    new = document(template=config_map(k="new"), rollout=rollout)
     planned = await check(rig, new)
     assert planned.actions == {"t1": {"m": "change"}}
     waves = {one["name"]: one["phase"] for one in planned.preview.status["rollout"]["waves"]}

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from fleetbus_distributor.errors import RenderError
 from fleetbus_distributor.render.spec import read_spec
 from fleetbus_distributor.render.template import Context, render, substitute
+from support.full import examples
 
 CONTEXT = Context(
     "eu1",
@@ -93,13 +94,13 @@ TEXT = st.text(alphabet="${}.abclustervarsname_ \n", max_size=30)
 
 
 @given(value=JSON)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_d15_a_variable_comes_out_as_it_went_in(value: Any):
     assert substitute("${vars.v}", Context("c", {}, {"v": value}), "t") == value
 
 
 @given(text=TEXT)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 def test_d15_any_text_renders_or_is_refused(text: str):
     with contextlib.suppress(RenderError):
         assert isinstance(substitute(text, CONTEXT, "t"), str | int | None)

@@ -22,6 +22,7 @@ from fleetbus_distributor.render.draft import Renderer
 from fleetbus_distributor.render.spec import Spec, read_spec
 from fleetbus_distributor.render.template import Context
 from fleetbus_distributor.render.work import MAX_WORK, Work
+from support.full import examples
 from support.rigs.distributor import CONFIG_MAP, Rig
 
 LIMIT = 256 * 1024
@@ -124,7 +125,7 @@ ACTION: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
 
 
 @given(actions=st.lists(ACTION, max_size=8), merge=st.none() | st.just({"a": {"b": None}}))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 def test_d15_any_patches_render_or_are_refused(actions: list[dict[str, Any]], merge: Any):
     fields: dict[str, Any] = {"entry": {"merge": merge}} if merge else {}
     spec = read_spec({"spec": spec_of(actions, vars={"v": {"a": [1]}}, **fields, template=SMALL)})

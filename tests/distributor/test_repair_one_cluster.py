@@ -1,7 +1,6 @@
 """Rule D11: what happens on one cluster is handled for that cluster alone; D15: cheap rendering."""
 
 import asyncio
-import copy
 import time
 from datetime import timedelta
 from typing import Any
@@ -17,20 +16,15 @@ from fleetbus_distributor.render.spec import Spec, read_spec
 from fleetbus_distributor.render.template import Context
 from fleetbus_distributor.render.work import Work
 from fleetbus_emulator.apiserver import Fail
-from support.rigs.distributor import CONFIG_MAP, HUB, Rig
+from support.objects import config_map
+from support.rigs.distributor import HUB, Rig
 
 MAPS = "v1/configmaps"
 EVERYWHERE = {"clusters": [{"name": name} for name in ("t1", "t2", HUB)]}
 
 
-def template(name: str = "m") -> dict[str, Any]:
-    made = copy.deepcopy(CONFIG_MAP)
-    made["metadata"]["name"] = name
-    return made
-
-
 async def placed(rig: Rig, **spec: Any) -> None:
-    rig.create(template=template(), placement=EVERYWHERE, **spec)
+    rig.create(template=config_map(), placement=EVERYWHERE, **spec)
     await rig.reconcile()
     assert set(rig.states().values()) == {"Applied"}
 
@@ -76,11 +70,11 @@ async def test_d11_what_is_missing_is_created_by_the_round_for_all_alone(
 
 
 async def test_d11_what_is_missing_beside_a_conflict_is_created_too(rig: Rig):
-    rig.create(templates=[template("a"), template("b")], placement=EVERYWHERE)
+    rig.create(templates=[config_map("a"), config_map("b")], placement=EVERYWHERE)
     await rig.reconcile()
     rig.clusters["t1"].delete(MAPS, "default", "a")
     rig.clusters["t1"].delete(MAPS, "default", "b")
-    rig.clusters["t1"].create(MAPS, template("b"))  # a stranger's
+    rig.clusters["t1"].create(MAPS, config_map("b"))  # a stranger's
     await rig.repair("t1")
     assert rig.later == {("x", ""): timedelta()}
 
@@ -104,7 +98,7 @@ async def test_d11_an_object_that_is_deleted_meanwhile_does_not_come_back(
 
 async def test_d11_an_outdated_spec_replaces_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch):
     def immutable(value: str) -> dict[str, Any]:
-        return template() | {"immutable": True, "data": {"k": value}}
+        return config_map() | {"immutable": True, "data": {"k": value}}
 
     recreate = {"recreate": True}
     rig.create(template=immutable("old"), placement=EVERYWHERE, policy=recreate)
@@ -144,7 +138,7 @@ async def test_d11_the_entry_and_the_summary_follow_the_one_cluster(rig: Rig):
 
 async def test_d11_a_failing_cluster_is_looked_at_again_alone(rig: Rig):
     rig.clusters["t1"].faults.add(Fail(500), verb="patch", count=1)
-    rig.create(template=template(), placement=EVERYWHERE)
+    rig.create(template=config_map(), placement=EVERYWHERE)
     result = await rig.reconcile()
     assert result is not None
     assert result.requeue_after == timedelta(minutes=10)
@@ -159,11 +153,11 @@ async def test_d11_a_failing_cluster_is_looked_at_again_alone(rig: Rig):
 
 @pytest.mark.parametrize("what", ["edited", "deleted", "elsewhere", "unknown", "gone", "suspended"])
 async def test_d11_what_concerns_all_clusters_is_left_to_the_round_for_all(rig: Rig, what: str):
-    rig.create(template=template(), placement={"clusters": [{"name": "t1"}]})
+    rig.create(template=config_map(), placement={"clusters": [{"name": "t1"}]})
     await rig.reconcile()
     cluster = {"elsewhere": "t2", "unknown": "nowhere"}.get(what, "t1")
     if what == "edited":
-        rig.edit(template=template("other"))
+        rig.edit(template=config_map("other"))
     if what in ("deleted", "gone"):
         rig.delete()
     if what == "gone":
@@ -182,7 +176,7 @@ async def test_d11_what_concerns_all_clusters_is_left_to_the_round_for_all(rig: 
 async def test_d11_nothing_is_applied_that_is_not_on_record_and_nothing_pruned(rig: Rig):
     for name in ("t1", "t2"):
         rig.fleet.join(name, region="eu")
-    made = template("m-${cluster.labels.region}")
+    made = config_map("m-${cluster.labels.region}")
     rig.create(template=made, placement={"clusters": [{"name": "t1"}, {"name": "t2"}]})
     await rig.reconcile()
     for name in ("t1", "t2"):
@@ -210,7 +204,7 @@ def test_d11_our_own_status_enqueues_nothing():
 
 
 def many(templates: int, **spec: Any) -> Spec:
-    made = [template(f"m{n}") for n in range(templates)]
+    made = [config_map(f"m{n}") for n in range(templates)]
     for one in made:
         one["data"] = {"k": "x" * 500, "c": "${cluster.name}"}
     return read_spec({"spec": {"templates": made, "placement": {"clusterSelector": {}}, **spec}})
@@ -276,7 +270,7 @@ async def test_r10_rounds_for_single_clusters_in_conflict_write_no_status(rig: R
     for name in ("t1", "t2"):
         rig.clusters[name].create(MAPS, {"metadata": {"name": "m"}}, "default")
     placement = {"clusters": [{"name": "t1"}, {"name": "t2"}]}
-    rig.create(template=copy.deepcopy(CONFIG_MAP), placement=placement)
+    rig.create(template=config_map(), placement=placement)
     for _ in range(3):
         await rig.reconcile()
     before = len(rig.writes(HUB))

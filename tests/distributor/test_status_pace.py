@@ -1,6 +1,5 @@
 """Rule D11: progress is written to the status at most once in a while, and what is left at last."""
 
-import copy
 from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Any
@@ -10,7 +9,8 @@ import pytest
 from fleetbus.reconcile import Request
 from fleetbus_emulator.apiserver import Fail
 from fleetbus_proto import keys
-from support.rigs.distributor import CONFIG_MAP, HUB, NOWHERE, Rig, distributor_rig
+from support.objects import config_map
+from support.rigs.distributor import HUB, NOWHERE, Rig, distributor_rig
 
 MAPS = "v1/configmaps"
 LONG = timedelta(hours=1)
@@ -27,8 +27,7 @@ async def rig(valkey_url: str) -> AsyncGenerator[Rig]:
 async def placed(rig: Rig) -> None:
     """One object on three clusters whose drift is reported, and time to write again."""
     clusters = [{"name": name} for name in ("t1", "t2", HUB)]
-    template = copy.deepcopy(CONFIG_MAP)
-    rig.create(template=template, placement={"clusters": clusters}, policy={"drift": "Report"})
+    rig.create(template=config_map(), placement={"clusters": clusters}, policy={"drift": "Report"})
     await rig.reconcile()
     await let_time_pass(rig)
 
@@ -141,8 +140,6 @@ async def test_d2_the_intent_and_the_end_of_a_round_wait_for_nothing(rig: Rig):
     drift(rig, "t1", "other")
     await rig.repair("t1")
     before = writes(rig)
-    added = copy.deepcopy(CONFIG_MAP)
-    added["metadata"]["name"] = "n"
     recorded: list[Any] = []
     apply = rig.fleet.cluster("t2").live.apply
 
@@ -151,7 +148,7 @@ async def test_d2_the_intent_and_the_end_of_a_round_wait_for_nothing(rig: Rig):
         return await apply(*arguments, **options)
 
     rig.fleet.cluster("t2").live.apply = noted  # type: ignore[method-assign]
-    rig.edit(template=None, templates=[copy.deepcopy(CONFIG_MAP), added])
+    rig.edit(template=None, templates=[config_map(), config_map("n")])
     await rig.reconcile()
     assert [len(one) for one in recorded] == [2]
     assert writes(rig) == before + 2  # before the first apply, and at the end
@@ -194,8 +191,9 @@ async def test_d11_a_correction_is_announced_at_once_and_is_in_the_status_later(
 async def test_d11_without_the_store_every_change_is_written():
     async with distributor_rig(redis_url=NOWHERE) as rig:
         clusters = [{"name": name} for name in ("t1", "t2")]
-        template = copy.deepcopy(CONFIG_MAP)
-        rig.create(template=template, placement={"clusters": clusters}, policy={"drift": "Report"})
+        rig.create(
+            template=config_map(), placement={"clusters": clusters}, policy={"drift": "Report"}
+        )
         await rig.reconcile()
         for cluster in ("t1", "t2"):
             drift(rig, cluster, "other")

@@ -31,7 +31,7 @@ from fleetbus_proto.keys import SnapshotKeys, kv_accepted, kv_access, kv_incarna
 from fleetbus_reconciler.fleet_status.accepted_uids import AcceptedUids
 from fleetbus_reconciler.fleet_status.access_consent import AccessConsents
 from fleetbus_reconciler.fleet_status.cluster_status import cluster_status
-from support.eventually import eventually
+from support.eventually import eventually, stays
 from support.rigs.projector import heartbeat
 
 
@@ -169,8 +169,7 @@ async def test_w13_another_cluster_behind_unchanged_access_data_needs_a_person(r
         await asyncio.sleep(0.1)
     rig.provider.tell(rig.info("zoo"))
     async with rig.projecting():
-        await asyncio.sleep(0.2)
-        assert await rig.accepted() == ""
+        await stays("", rig.accepted, timedelta(seconds=0.2))
 
 
 async def test_w13_new_credentials_for_the_same_server_are_no_consent(rig: Rig):
@@ -185,8 +184,7 @@ async def test_w13_new_credentials_for_the_same_server_are_no_consent(rig: Rig):
         changed = replace(found.config, document=yaml.safe_dump(document))
         asked = len(rig.clusters["zoo"].requests)
         rig.provider.tell(replace(found, config=changed))
-        await asyncio.sleep(0.2)
-        assert await rig.accepted() == ""
+        await stays("", rig.accepted, timedelta(seconds=0.2))
         assert len(rig.clusters["zoo"].requests) == asked
 
 
@@ -223,8 +221,7 @@ async def test_w13_a_server_that_does_not_answer_is_asked_again(
         await rig.claim(rig.uid("zoo"))
         await rig.servers.stop("jungle")
         rig.provider.tell(rig.info("jungle"))
-        await asyncio.sleep(0.2)
-        assert await rig.accepted() == ""
+        await stays("", rig.accepted, timedelta(seconds=0.2))
         await rig.servers.start("jungle")
         await eventually(rig.accepted)
 

@@ -17,7 +17,7 @@ from fleetbus.watchers.grant_requests import GrantAnswer, read_grant_requests
 from fleetbus_proto.keys import KV_BUCKET, kv_grant
 from fleetbus_proto.subjects import CONTROL_GRANTS, control_subject
 from fleetbus_reconciler.list_grants import granter as grants
-from support.eventually import eventually
+from support.eventually import eventually, never, stays
 from support.rigs.projector import ProjectorRig
 from support.stores.snapshot import Source
 from support.wire.grant_messages import Asker
@@ -85,8 +85,7 @@ async def test_w7_a_grant_ends_when_the_end_of_its_epoch_is_read(ready: Projecto
     asked = asker(ready)
     await run(asked, 5)
     await ready.publish_epoch(source(asked, 4), a=1)  # of an earlier epoch
-    await asyncio.sleep(0.15)
-    assert await asked.is_granted()
+    await stays(True, asked.is_granted)
     await ready.publish_epoch(source(asked, 5), a=1)
     await eventually(asked.is_gone)
 
@@ -210,8 +209,7 @@ async def test_w7_an_epoch_larger_than_its_part_of_the_stream_is_granted_alone(r
     await small.leave()
     await eventually(huge.is_granted)
     await huge.begin(6)
-    await asyncio.sleep(0.15)
-    assert not await next_one.is_granted()
+    await never(next_one.is_granted)
     await huge.leave()
     await eventually(next_one.is_granted)
 
@@ -271,8 +269,7 @@ async def test_w7_a_list_that_the_projector_has_not_read_yet_is_not_thought_dead
     await rig.redis.config_set("maxmemory", "1")  # it reads, and cannot apply (P9)
     try:
         await rig.publish(epoch.listed("b", 2), epoch.end(2))
-        await asyncio.sleep(1)
-        assert await running.is_granted()
+        await stays(True, running.is_granted, timedelta(seconds=1))
         assert not await next_one.is_granted()
     finally:
         await rig.redis.config_set("maxmemory", "0")
@@ -324,15 +321,13 @@ async def test_w7_a_restarted_projector_keeps_to_the_standing_grants(rig: Projec
     await rig.stop()
     await waiting[1].ask()
     await rig.publish_epoch(source(running[0], 5), a=1)
-    await asyncio.sleep(0.1)
-    assert await number_granted(waiting) == 0
+    await stays(0, lambda: number_granted(waiting))
     rig.start()
     await eventually(running[0].is_gone)  # its end came while nobody read
     await eventually(waiting[0].is_granted)
     await waiting[0].begin(7)
     await eventually(waiting[1].is_received)
-    await asyncio.sleep(0.15)
-    assert not await waiting[1].is_granted()
+    await never(waiting[1].is_granted)
     assert await running[1].is_granted()
 
 

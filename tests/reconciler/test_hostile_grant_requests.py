@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +12,7 @@ from prometheus_client import REGISTRY
 from fleetbus_proto.keys import kv_grant
 from fleetbus_reconciler.list_grants import allotment
 from fleetbus_reconciler.list_grants import granter as grants
-from support.eventually import eventually
+from support.eventually import eventually, stays
 from support.rigs.projector import ProjectorRig
 from support.stores.snapshot import Source
 from support.wire.grant_messages import Asker
@@ -196,8 +195,7 @@ async def test_w7_an_impatient_ask_is_not_answered_at_each_turn(
     await impatient.ask(patience=1e-9)
     await eventually(impatient.is_received)
     first = await impatient.found()
-    await asyncio.sleep(0.1)
-    assert await impatient.found() == first
+    await stays(first, impatient.found)
 
 
 async def test_w7_an_endless_epoch_of_one_cluster_is_no_more_than_its_share(rig: ProjectorRig):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 
 import pytest
@@ -18,7 +17,7 @@ from fleetbus_proto import headers
 from fleetbus_proto.keys import KV_BUCKET, kv_controller
 from fleetbus_proto.subjects import DISTRIBUTION_STREAM, EVENTS_ALL, STREAM, event_subject
 from fleetbus_reconciler.settings import Subscriber
-from support.eventually import eventually
+from support.eventually import eventually, stays
 from support.rigs.projector import ProjectorRig, fleet_state, heartbeat
 from support.stores.snapshot import Source
 from support.wire.samples import MESSAGE_KEY
@@ -79,8 +78,7 @@ async def test_p1_no_cluster_is_dropped_before_every_provider_has_answered(
     await rig.snapshot.apply(SOURCE.added("a", 1))
     rig.start()
     await eventually(lambda: stream_info(rig.bus))
-    await asyncio.sleep(0.3)
-    assert await names(rig) == ["a"]
+    await stays(["a"], lambda: names(rig), timedelta(seconds=0.3))
     rig.provider.tell("us1")
     await eventually(lambda: rig.has_members("us1"))
     assert await names(rig) == []
@@ -161,8 +159,7 @@ async def test_p5_an_epoch_whose_last_object_comes_late_is_complete_and_nothing_
     assert await rig.state() is ResourceState.LISTING
     await rig.publish(source.listed("b", 2))
     await rig.synced(epoch="50 7")
-    await asyncio.sleep(1.2)
-    assert await rig.resync_request() is None
+    await stays(None, rig.resync_request, timedelta(seconds=1.2))
 
 
 async def test_p13_an_emptied_store_is_filled_again_without_a_restart(rig: ProjectorRig) -> None:
@@ -347,8 +344,7 @@ async def test_p9_nothing_is_acked_while_the_store_is_full_and_all_is_applied_la
     try:
         await rig.publish(SOURCE.added("b", 2))
         await eventually(lambda: _is_pending(rig, 1))
-        await asyncio.sleep(0.2)
-        assert await _is_pending(rig, 1)
+        await stays(True, lambda: _is_pending(rig, 1), timedelta(seconds=0.2))
     finally:
         await rig.redis.config_set("maxmemory", "0")
     await acked(rig)

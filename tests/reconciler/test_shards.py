@@ -25,7 +25,7 @@ from fleetbus.snapshot.shards import WrongShards
 from fleetbus.workqueue import QueueUnavailableError
 from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_proto.subjects import STREAM_SUBJECTS
-from support.eventually import eventually
+from support.eventually import eventually, never
 from support.rigs.projector import ProjectorRig, heartbeat, projector_rig
 from support.stores.snapshot import Snapshot, Source
 
@@ -264,8 +264,8 @@ async def test_p16_a_controller_stops_once_the_snapshot_has_another_number_of_sh
         await rig.redis.delete(*[key for key in await rig.snapshot.all_keys() if "{fleet" in key])
         await eventually(lambda: not checkpoint.is_settled)  # there is no snapshot
         await Snapshot(rig.redis, shards=2).set_up(*CLUSTERS)
-        await asyncio.sleep(0.2)  # some checks
-        assert not checkpoint.is_settled
+        # some checks
+        await never(lambda: checkpoint.is_settled, timedelta(seconds=0.2))
         with pytest.raises(WrongShards, match="FLEETBUS_SHARDS=2"):
             await checkpoint.check()
     finally:

@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY
 from fleetbus.snapshot.outcomes import CompletedEpoch
 from fleetbus.snapshot.records import ResourceState
 from fleetbus_reconciler.projector.sweeper import Sweeper, SweepFuse
-from support.eventually import eventually
+from support.eventually import eventually, stays
 from support.rigs.projector import LATER, ProjectorRig, heartbeat
 from support.stores.snapshot import Source
 
@@ -43,8 +43,7 @@ async def filled(rig: ProjectorRig, count: int) -> None:
 
 async def quiet(rig: ProjectorRig) -> None:
     """A time in which something wrong would have happened: a dozen turns of the projector."""
-    await asyncio.sleep(0.3)
-    assert rig.deleted == []
+    await stays([], lambda: rig.deleted, timedelta(seconds=0.3))
 
 
 @pytest.mark.parametrize(
@@ -135,8 +134,7 @@ async def test_p7_too_many_deletions_are_held_shown_and_released_by_a_second_lis
     assert record is not None
     assert "a list lacks 50 of 60 objects" in record.reason
     await rig.publish(heartbeat())  # it knows nothing of the hold
-    await asyncio.sleep(0.1)
-    assert await rig.state() is ResourceState.DEGRADED
+    await stays(ResourceState.DEGRADED, rig.state)
     request = await rig.resync_requested("second list", after=FIRST + 2)
     assert rig.deleted == []
     await listed(rig, (201, request.min_epoch), 10)
@@ -278,8 +276,7 @@ async def test_p7_the_second_list_is_asked_for_once_so_that_a_slow_one_can_end(
     await filled(rig, 60)
     await listed(rig, (200, 2), 10)
     request = await rig.resync_requested("second list", after=FIRST + 2)
-    await asyncio.sleep(0.3)
-    assert await rig.resync_request() == request
+    await stays(request, rig.resync_request, timedelta(seconds=0.3))
 
 
 async def test_p7_a_hold_ends_with_its_cluster(rig: ProjectorRig) -> None:

@@ -15,7 +15,7 @@ from fleetbus.snapshot.records import ResourceState
 from fleetbus.watchers.spec import DENIED
 from fleetbus_proto.events import Heartbeat, WatchSet
 from fleetbus_reconciler.projector.unwatched_scopes import only_live
-from support.eventually import eventually
+from support.eventually import eventually, stays
 from support.rigs.projector import PODS, ProjectorRig, heartbeat, now
 from support.stores.snapshot import Source
 
@@ -100,8 +100,7 @@ async def test_p6_a_narrowed_watch_leaves_what_is_outside_without_a_deletion(rig
 async def test_p6_a_widened_watch_keeps_everything_until_its_list_is_there(rig: ProjectorRig):
     await filled(rig, "a")
     async with beating(rig, beat("")):
-        await asyncio.sleep(LONG)
-        assert await names(rig) == ["in-a"]
+        await stays(["in-a"], lambda: names(rig), timedelta(seconds=LONG))
         request = await rig.resync_requested("no complete list")
         source = Source(rank=(200, request.min_epoch))
         await rig.publish_epoch(source, **{"in-a": 50, "in-b": 51})
@@ -147,11 +146,9 @@ async def test_p6_nothing_is_dropped_as_long_as_a_live_replica_may_watch_it(rig:
     await filled(rig, "a", "b")
     watches_a, does_not_know = beat("a", replica="r2"), beat(replica="r2", watch_set=None)
     async with beating(rig, watches_a, beat("b", replica="r1")):
-        await asyncio.sleep(LONG)
-        assert await names(rig) == ["in-a", "in-b"]
+        await stays(["in-a", "in-b"], lambda: names(rig), timedelta(seconds=LONG))
     async with beating(rig, does_not_know, beat("b")):
-        await asyncio.sleep(LONG)
-        assert await names(rig) == ["in-a", "in-b"]
+        await stays(["in-a", "in-b"], lambda: names(rig), timedelta(seconds=LONG))
     async with beating(rig, beat("b")):  # the other one has gone; the newer one alone counts
         await eventually(lambda: _are(rig, "in-b"))
     assert not rig.deleted
@@ -160,8 +157,7 @@ async def test_p6_nothing_is_dropped_as_long_as_a_live_replica_may_watch_it(rig:
 async def test_p6_nothing_is_dropped_while_no_watcher_lives(rig: ProjectorRig):
     await filled(rig, "a")
     await rig.publish(beat()())
-    await asyncio.sleep(LONG)
-    assert await names(rig) == ["in-a"]
+    await stays(["in-a"], lambda: names(rig), timedelta(seconds=LONG))
 
 
 @pytest.mark.parametrize(
@@ -246,6 +242,6 @@ async def test_p7_a_hold_ends_with_its_scope(rig: ProjectorRig):
     async with beating(rig, beat()):
         await eventually(lambda: _are(rig))
     request = await rig.resync_request()
-    await asyncio.sleep(0.1)  # the projector looks each 25 ms here
-    assert await rig.resync_request() == request
+    # the projector looks each 25 ms here
+    await stays(request, rig.resync_request)
     assert not rig.deleted

@@ -22,7 +22,8 @@ from fleetbus.reconcile import Request
 from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.subjects import STREAM
 from support.eventually import eventually
-from support.rigs.fleet import Rig, fleet_rig, pod
+from support.objects import pod
+from support.rigs.fleet import Rig, fleet_rig
 from support.servers.nats_cluster import (
     Member,
     NatsCluster,

@@ -21,7 +21,8 @@ from fleetbus_devfleet.processes.servers import NatsServer, nats_server
 from fleetbus_proto import codec, headers
 from fleetbus_proto.events import Event
 from support.eventually import eventually
-from support.rigs.fleet import Recorder, Rig, fleet_rig, pod
+from support.objects import pod
+from support.rigs.fleet import Recorder, Rig, fleet_rig
 from support.rigs.projector import shorten_checks, subject_of
 from support.rigs.watcher import read_stream
 from support.stores.snapshot import Source

@@ -15,7 +15,8 @@ from fleetbus.errors import NotFound
 from fleetbus.process import clock
 from fleetbus_emulator.apiserver import Expire
 from support.eventually import eventually
-from support.rigs.fleet import Rig, pod
+from support.objects import pod
+from support.rigs.fleet import Rig
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PODS = "v1/pods"

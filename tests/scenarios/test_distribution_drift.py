@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from fleetbus.ownership import PAUSE_ANNOTATION
-from support.eventually import eventually
+from support.eventually import eventually, never
+from support.objects import config_map
 from support.rigs.distribution import EVERYWHERE, HUB, IN_FULL, Distribution, distribution
 from support.rigs.fleet import Rig
-from support.rigs.rollout import config_map
-from support.rigs.scenario import WITHIN, never
+from support.rigs.scenario import QUIET, WITHIN
 
 pytestmark = [IN_FULL, pytest.mark.timeout(600)]
 Open = Callable[..., Awaitable[Rig]]
@@ -29,7 +29,7 @@ def by_hand(d: Distribution, body: dict[str, Any], manager: str = "kubectl-edit"
 
 
 async def started(d: Distribution, **policy: Any) -> None:
-    d.create(template=config_map("v1"), placement=EVERYWHERE, policy=policy)
+    d.create(template=config_map(k="v1"), placement=EVERYWHERE, policy=policy)
     await d.applied()
     await d.rig.synced("core/configmaps")
     await d.quiet()
@@ -70,7 +70,7 @@ async def test_d26_reported_drift_names_field_manager_and_time_and_no_value(
         await d.stays_quiet()
         assert value(d) == "canary"
         # An edit does not take the field either, and says whose it is; the policy may.
-        d.edit(template=config_map("v2"))
+        d.edit(template=config_map(k="v2"))
         await d.has_states(t1="Applied", t2="Conflict/FieldConflict", t4="Applied")
         assert "kubectl-edit" in d.entry("t2")["message"]
         d.edit(policy={"drift": "Correct"})
@@ -87,7 +87,7 @@ async def test_d26_ignored_drift_is_neither_reported_nor_corrected(open_rig: Ope
         assert value(d) == "by hand"
         assert d.states() == {"t1": "Applied", "t2": "Applied", HUB: "Applied"}
         d.rig.clusters["t2"].delete(MAPS, "default", "m")
-        await never(lambda: d.where(MAPS, "m") != ["t1", HUB])
+        await never(lambda: d.where(MAPS, "m") != ["t1", HUB], QUIET)
         assert d.states()["t2"] == "Applied"
         d.edit(policy={"drift": "Report"})
         await d.has_states(t1="Applied", t2="Drifted", t4="Applied")
@@ -108,7 +108,7 @@ async def test_d26_a_paused_object_is_neither_changed_nor_deleted(open_rig: Open
         assert value(d) == "by hand"
         d.delete()
         await eventually(lambda: d.where(MAPS, "m") == ["t2"], WITHIN)
-        await never(lambda: not d.exists())
+        await never(lambda: not d.exists(), QUIET)
         by_hand(d, {"metadata": {"annotations": {PAUSE_ANNOTATION: None}}})
         await d.gone()
         assert d.where(MAPS, "m") == []

@@ -16,6 +16,7 @@ import yaml
 
 from fleetbus_distributor.kind import API_VERSION, KIND
 from support.eventually import eventually
+from support.objects import config_map, deployment
 from support.rigs.distribution import (
     AFTER_RETURN,
     EVERYWHERE,
@@ -26,7 +27,6 @@ from support.rigs.distribution import (
 )
 from support.rigs.distributor import POD
 from support.rigs.fleet import Rig
-from support.rigs.rollout import config_map, deployment
 
 pytestmark = [IN_FULL, pytest.mark.timeout(600)]
 Open = Callable[..., Awaitable[Rig]]
@@ -124,7 +124,11 @@ async def test_d25_a_plan_equals_the_writes_that_follow(open_rig: Open, tmp_path
     async with distribution(open_rig) as d:
         planner = Planner(d, tmp_path)
         first = {
-            "templates": [config_map("a", "stays"), config_map("a", "goes"), deployment("web:1")],
+            "templates": [
+                config_map("stays", k="a"),
+                config_map("goes", k="a"),
+                deployment(image="web:1"),
+            ],
             "placement": EVERYWHERE,
         }
         created = await planner.check(first)
@@ -132,7 +136,11 @@ async def test_d25_a_plan_equals_the_writes_that_follow(open_rig: Open, tmp_path
         assert created == dict.fromkeys(("t1", "t2", HUB), three)
 
         second = {
-            "templates": [config_map("a", "stays"), config_map("b", "comes"), deployment("web:2")],
+            "templates": [
+                config_map("stays", k="a"),
+                config_map("comes", k="b"),
+                deployment(image="web:2"),
+            ],
             "placement": EVERYWHERE,
             "customize": {
                 "clusters": [{"name": "t1", "merge": {"metadata": {"labels": {"l": "1"}}}}]
@@ -187,7 +195,7 @@ async def test_d25_conflicts_drift_waves_and_dead_clusters_are_in_the_plan(
 ) -> None:
     async with distribution(open_rig) as d:
         planner = Planner(d, tmp_path)
-        spec = {"template": config_map("v1"), "placement": EVERYWHERE, "rollout": {}}
+        spec = {"template": config_map(k="v1"), "placement": EVERYWHERE, "rollout": {}}
         await planner.check(spec)
         d.edit(policy={"drift": "Report"})
         await d.applied()
@@ -201,14 +209,14 @@ async def test_d25_conflicts_drift_waves_and_dead_clusters_are_in_the_plan(
 
         # The plan of a rollout is the wave that would open now.
         waves = {**spec, "rollout": {"waves": [CANARY], "gates": [{"name": "tests"}]}}
-        plan = await planner.plan({**waves, "template": config_map("v2")}, status=2)
+        plan = await planner.plan({**waves, "template": config_map(k="v2")}, status=2)
         assert actions_of(plan) == {"t1": ["change ConfigMap m"]} | {
             "t2": ["change ConfigMap m"]  # drift is corrected to what it has, policy Correct
         }
         assert [wave["phase"] for wave in plan["rollout"]["waves"]] == ["Open", "Waiting"]
 
         await d.rig.servers.stop("t1")
-        plan = await planner.plan({**spec, "template": config_map("v3")}, status=1)
+        plan = await planner.plan({**spec, "template": config_map(k="v3")}, status=1)
         (dead,) = [one for one in plan["clusters"] if one["name"] == "t1"]
         assert dead["findings"][0]["state"] == "Unreachable"
         assert actions_of(plan)[HUB] == ["change ConfigMap m"]

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from support.eventually import eventually
+from support.eventually import eventually, never
+from support.objects import config_map
 from support.rigs.distribution import AFTER_RETURN, IN_FULL, Distribution, distribution
 from support.rigs.fleet import Rig
-from support.rigs.rollout import config_map
-from support.rigs.scenario import WITHIN, never
+from support.rigs.scenario import QUIET, WITHIN
 from support.rigs.secured_api import RBAC, grant, rule
 
 pytestmark = [IN_FULL, pytest.mark.timeout(600)]
@@ -41,9 +41,7 @@ def deny(d: Distribution, name: str, cluster: str) -> None:
 
 
 def in_shop(value: str) -> dict[str, Any]:
-    made = config_map(value)
-    made["metadata"]["namespace"] = NAMESPACE
-    return made
+    return config_map(k=value, namespace=NAMESPACE)
 
 
 async def test_d16_the_rights_of_the_author_decide_on_each_cluster(open_rig: Open) -> None:
@@ -78,7 +76,7 @@ async def test_d16_the_rights_of_the_author_decide_on_each_cluster(open_rig: Ope
         deny(d, "deployer", "t2")
         d.delete(namespace=NAMESPACE)
         await eventually(lambda: d.where(MAPS, "m", NAMESPACE) == ["t2"], WITHIN)
-        await never(lambda: not d.exists(namespace=NAMESPACE))
+        await never(lambda: not d.exists(namespace=NAMESPACE), QUIET)
         recorded = d.status(namespace=NAMESPACE)["intent"]["clusters"]
         assert [one["name"] for one in recorded] == ["t2"]
         allow(d, "deployer", "t2")
@@ -102,7 +100,7 @@ async def test_d16_where_an_account_is_required_nothing_is_done_without_one(
         allow(d, "deployer", "t1", "t2")
         d.create(namespace=NAMESPACE, template=in_shop("v1"), placement=BOTH)
         await eventually(lambda: ready(d) == "ServiceAccountRequired", WITHIN)
-        await never(lambda: d.where(MAPS, "m", NAMESPACE))
+        await never(lambda: d.where(MAPS, "m", NAMESPACE), QUIET)
         d.edit(namespace=NAMESPACE, serviceAccountName="deployer")
         await d.applied("t1", "t2", namespace=NAMESPACE)
         await d.close()

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from fleetbus.bus.connection import connected
-from support.eventually import eventually
+from support.eventually import eventually, never
+from support.objects import config_map, deployment
 from support.rigs.distribution import (
     AFTER_RETURN,
     EVERYWHERE,
@@ -20,8 +21,8 @@ from support.rigs.distribution import (
     distribution,
 )
 from support.rigs.fleet import Rig
-from support.rigs.rollout import DEPLOYMENTS, config_map, deployment
-from support.rigs.scenario import never
+from support.rigs.rollout import DEPLOYMENTS
+from support.rigs.scenario import QUIET
 
 pytestmark = [IN_FULL, pytest.mark.timeout(600)]
 Open = Callable[..., Awaitable[Rig]]
@@ -79,7 +80,7 @@ async def vote(d: Distribution, wave: str, revision: int, **body: str) -> None:
 async def on_v1(open_rig: Open, rollout: Object, **options: Any) -> AsyncGenerator[Distribution]:
     """Everything has the first revision."""
     async with distribution(open_rig, **options) as d:
-        d.create(template=config_map("v1"), placement=EVERYWHERE, rollout={})
+        d.create(template=config_map(k="v1"), placement=EVERYWHERE, rollout={})
         await d.applied()
         await in_phase(d, "Complete", 1)
         d.edit(rollout=rollout)
@@ -88,7 +89,7 @@ async def on_v1(open_rig: Open, rollout: Object, **options: Any) -> AsyncGenerat
 
 async def test_d17_votes_open_the_waves_and_a_failed_one_goes_back(open_rig: Open) -> None:
     async with on_v1(open_rig, {"waves": [CANARY], "gates": [TESTS]}) as d:
-        d.edit(template=config_map("v2"))
+        d.edit(template=config_map(k="v2"))
         await have(d, "v2", "v1", "v1")
         await eventually(lambda: "no vote yet on" in rollout(d)["message"], AFTER_RETURN)
         # The others keep what they have: drift is corrected to that.
@@ -99,7 +100,7 @@ async def test_d17_votes_open_the_waves_and_a_failed_one_goes_back(open_rig: Ope
         await vote(d, "canary", 2, vote="fail", reason="p99 is 3 s")
         await in_phase(d, "Failed", 2)
         assert rollout(d)["message"] == "wave canary: gate tests: p99 is 3 s"
-        await never(lambda: values(d) != ["v2", "v1", "v1"])
+        await never(lambda: values(d) != ["v2", "v1", "v1"], QUIET)
 
         status, said = await d.fleetbus("rollout", "status", "x")
         assert status == 1, said
@@ -124,13 +125,13 @@ async def test_d17_a_cluster_that_dies_in_mid_rollout_stops_its_wave_and_no_othe
 ) -> None:
     waves = [CANARY | {"gates": [TESTS]}, SECOND]
     async with on_v1(open_rig, {"waves": waves}) as d:
-        d.edit(template=config_map("v2"))
+        d.edit(template=config_map(k="v2"))
         await have(d, "v2", "v1", "v1")
         await d.rig.servers.stop("t2")
         await vote(d, "canary", 2, vote="pass")
         await eventually(lambda: phases(d)["second"] == "Open", AFTER_RETURN)
         await eventually(lambda: d.entry("t2")["state"] == "Unreachable", AFTER_RETURN)
-        await never(lambda: values(d) != ["v2", "v1", "v1"])
+        await never(lambda: values(d) != ["v2", "v1", "v1"], QUIET)
         assert "t2" in rollout(d)["message"]
         # Another distributor goes on where the first one was.
         await d.stop_distributors()
@@ -141,7 +142,7 @@ async def test_d17_a_cluster_that_dies_in_mid_rollout_stops_its_wave_and_no_othe
         d.suspend("t2")
         await have(d, "v2", "v1", "v2")
         await d.rig.servers.start("t2")
-        await never(lambda: values(d) != ["v2", "v1", "v2"])
+        await never(lambda: values(d) != ["v2", "v1", "v2"], QUIET)
         d.suspend("t2", suspended=False)
         await have(d, "v2", "v2", "v2")
         await in_phase(d, "Complete", 2)
@@ -152,12 +153,12 @@ async def test_d17_deleted_in_mid_rollout_it_waits_for_the_cluster_that_is_away(
     open_rig: Open,
 ) -> None:
     async with on_v1(open_rig, {"waves": [CANARY], "gates": [TESTS]}) as d:
-        d.edit(template=config_map("v2"))
+        d.edit(template=config_map(k="v2"))
         await have(d, "v2", "v1", "v1")
         await d.rig.servers.stop("t1")
         d.delete()
         await eventually(lambda: d.where(MAPS, "m") == ["t1"], AFTER_RETURN)
-        await never(lambda: not d.exists())
+        await never(lambda: not d.exists(), QUIET)
         await d.rig.servers.start("t1")
         await d.gone()
         assert d.where(MAPS, "m") == []
@@ -171,11 +172,11 @@ async def test_d20_pause_resume_and_an_edit_in_between(open_rig: Open) -> None:
     async with on_v1(open_rig, {"waves": [CANARY, SECOND]}) as d:
         status, said = await d.fleetbus("rollout", "pause", "x")
         assert status == 0, said
-        d.edit(template=config_map("v2"))
+        d.edit(template=config_map(k="v2"))
         await in_phase(d, "Paused", 2)
-        await never(lambda: values(d) != ["v1", "v1", "v1"])
+        await never(lambda: values(d) != ["v1", "v1", "v1"], QUIET)
         await d.stays_quiet()
-        d.edit(template=config_map("v3"))
+        d.edit(template=config_map(k="v3"))
         await in_phase(d, "Paused", 3)
         status, said = await d.fleetbus("rollout", "resume", "x")
         assert status == 0, said
@@ -192,23 +193,23 @@ async def test_d20_pause_resume_and_an_edit_in_between(open_rig: Open) -> None:
 async def test_d21_a_wave_waits_for_healthy_objects_and_fails_in_time(open_rig: Open) -> None:
     async with distribution(open_rig) as d:
         gate = {"waves": [CANARY], "healthGate": {"timeout": "10m"}}
-        d.create(template=deployment("a"), placement=EVERYWHERE, rollout=gate)
+        d.create(template=deployment(image="a"), placement=EVERYWHERE, rollout=gate)
         await eventually(lambda: d.where(DEPLOYMENTS, "web") == ["t1"], AFTER_RETURN)
         await d.rig.synced("apps/deployments")
-        await never(lambda: d.where(DEPLOYMENTS, "web") != ["t1"])
+        await never(lambda: d.where(DEPLOYMENTS, "web") != ["t1"], QUIET)
         make_healthy(d, "t1")
         await eventually(lambda: d.where(DEPLOYMENTS, "web") == ["t1", "t2", HUB], AFTER_RETURN)
         for name in ("t2", HUB):
             make_healthy(d, name)
         await in_phase(d, "Complete", 1)
 
-        d.edit(template=deployment("b"), rollout=gate | {"healthGate": {"timeout": "3s"}})
+        d.edit(template=deployment(image="b"), rollout=gate | {"healthGate": {"timeout": "3s"}})
         await in_phase(d, "Failed", 2)
         images = d.of(image, DEPLOYMENTS, "web")
         assert images == {"t1": "b", "t2": "a", HUB: "a"}
-        await never(lambda: d.of(image, DEPLOYMENTS, "web") != images)
+        await never(lambda: d.of(image, DEPLOYMENTS, "web") != images, QUIET)
         make_healthy(d, "t1")  # too late: only a person lets it go on
-        await never(lambda: rollout(d)["phase"] != "Failed")
+        await never(lambda: rollout(d)["phase"] != "Failed", QUIET)
         for verb in ("pause", "resume"):
             status, said = await d.fleetbus("rollout", verb, "x")
             assert status == 0, said
@@ -223,7 +224,7 @@ async def test_d21_a_wave_waits_for_healthy_objects_and_fails_in_time(open_rig: 
 async def test_d20_warnings_about_our_objects_delay_the_gate_quiet(open_rig: Open) -> None:
     gates = [{"name": "quiet", "period": "6s"}]
     async with on_v1(open_rig, {"waves": [CANARY | {"gates": gates}]}) as d:
-        d.edit(template=config_map("v2"))
+        d.edit(template=config_map(k="v2"))
         await have(d, "v2", "v1", "v1")
         warn(d, "t1")
         await eventually(lambda: "Broken" in json.dumps(rollout(d)), AFTER_RETURN)
@@ -239,9 +240,9 @@ async def test_d17_clusters_join_and_leave_in_mid_rollout(open_rig: Open) -> Non
     ) as d:
         placement = {"clusterSelector": {"matchLabels": {"tier": "prod"}}}
         gated = {"waves": [CANARY], "gates": [TESTS]}
-        d.create(template=config_map("v1"), placement=placement, rollout={})
+        d.create(template=config_map(k="v1"), placement=placement, rollout={})
         await d.applied()
-        d.edit(template=config_map("v2"), rollout=gated, policy={"fuse": {"percent": 50}})
+        d.edit(template=config_map(k="v2"), rollout=gated, policy={"fuse": {"percent": 50}})
         await have(d, "v2", "v1", "v1")
         d.join("t3", tier="prod")
         await eventually(lambda: "t3" in d.states(), AFTER_RETURN)
@@ -259,15 +260,18 @@ async def test_d17_clusters_join_and_leave_in_mid_rollout(open_rig: Open) -> Non
 
 async def test_d17_what_a_revision_drops_goes_with_its_wave(open_rig: Open) -> None:
     async with on_v1(open_rig, {"waves": [CANARY], "gates": [TESTS]}) as d:
-        d.edit(templates=[config_map("v2"), config_map("v2", "extra")], template=None)
+        d.edit(
+            templates=[config_map(k="v2"), config_map("extra", k="v2")],
+            template=None,
+        )
         await vote(d, "canary", 2, vote="pass")
         await vote(d, "remaining", 2, vote="pass")
         await in_phase(d, "Complete", 2)
         assert d.where(MAPS, "extra") == ["t1", "t2", HUB]
-        d.edit(templates=[config_map("v3")])
+        d.edit(templates=[config_map(k="v3")])
         await have(d, "v3", "v2", "v2")
         await eventually(lambda: d.where(MAPS, "extra") == ["t2", HUB], AFTER_RETURN)
-        await never(lambda: d.where(MAPS, "extra") != ["t2", HUB])
+        await never(lambda: d.where(MAPS, "extra") != ["t2", HUB], QUIET)
         await vote(d, "canary", 3, vote="pass")
         await have(d, "v3", "v3", "v3")
         await eventually(lambda: d.where(MAPS, "extra") == [], AFTER_RETURN)

@@ -10,6 +10,7 @@ import pytest
 
 from support.api.custom_resource_definitions import CRDS
 from support.eventually import eventually
+from support.objects import config_map
 from support.rigs.distribution import (
     AFTER_RETURN,
     EVERYWHERE,
@@ -19,7 +20,6 @@ from support.rigs.distribution import (
     distribution,
 )
 from support.rigs.fleet import Rig
-from support.rigs.rollout import config_map
 from support.servers.real_cluster import REAL
 
 pytestmark = [IN_FULL, pytest.mark.timeout(600)]
@@ -73,9 +73,7 @@ def database(version: str, **spec: int) -> Object:
 
 
 def in_team(value: str) -> Object:
-    made = config_map(value)
-    made["metadata"]["namespace"] = "team"
-    return made
+    return config_map(k=value, namespace="team")
 
 
 async def test_d12_d9_a_definition_comes_with_its_instances_and_is_upgraded(
@@ -164,9 +162,9 @@ async def test_d18_revisions_and_managed_fields_are_as_a_real_server_stores_them
     open_rig: Open,
 ) -> None:
     async with distribution(open_rig) as d:
-        d.create(template=config_map("v1"), placement=EVERYWHERE, rollout={})
+        d.create(template=config_map(k="v1"), placement=EVERYWHERE, rollout={})
         await d.applied()
-        d.edit(template=config_map("v2"))
+        d.edit(template=config_map(k="v2"))
         await eventually(lambda: d.status().get("rollout", {}).get("revision") == 2, AFTER_RETURN)
         await d.applied()
         resource = d.resource()["metadata"]

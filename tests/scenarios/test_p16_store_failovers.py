@@ -19,8 +19,9 @@ from redis.exceptions import RedisError
 from fleetbus_proto import keys
 from fleetbus_proto.keys import SnapshotKeys
 from support.eventually import eventually
+from support.objects import pod
 from support.rigs.copies import WITHIN, Copies, copies_rig
-from support.rigs.fleet import Rig, fleet_rig, pod
+from support.rigs.fleet import Rig, fleet_rig
 from support.servers.valkey_cluster import kill_and_fail_over, valkey_cluster
 from support.servers.valkey_sentinel import valkey_with_sentinel
 

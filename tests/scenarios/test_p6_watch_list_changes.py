@@ -21,7 +21,8 @@ from fleetbus_emulator.apiserver import Cluster
 from support.api.chart import crds
 from support.api.custom_resource_definitions import CRDS
 from support.eventually import eventually
-from support.rigs.fleet import Recorder, Rig, pod
+from support.objects import pod
+from support.rigs.fleet import Recorder, Rig
 
 CLUSTERS = "fleetbus.dev/v1alpha1/clusters"
 PODS, CONFIG_MAPS = "v1/pods", "v1/configmaps"

@@ -11,7 +11,8 @@ from fleetbus.ownership import Owner, set_owner
 from fleetbus.reconcile import Request
 from fleetbus_emulator.apiserver.faults import LagWatch
 from support.eventually import eventually
-from support.rigs.fleet import Rig, pod
+from support.objects import pod
+from support.rigs.fleet import Rig
 from support.rigs.scenario import MAPS, WITHIN
 
 PODS = "v1/pods"

@@ -17,8 +17,9 @@ from fleetbus.reconcile import Request, Result
 from fleetbus_proto import codec
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import STREAM
-from support.eventually import eventually
-from support.rigs.fleet import Recorder, Rig, pod
+from support.eventually import eventually, never, stays
+from support.objects import pod
+from support.rigs.fleet import Recorder, Rig
 from support.rigs.fleet_fixtures import ONE_OF_EACH
 from support.rigs.scenario import QUIET
 
@@ -75,8 +76,12 @@ async def test_t1_seven_quick_changes_are_at_most_seven_runs_and_the_last_sees_t
         )
 
     await eventually(is_last_seen, within=WITHIN)
-    await asyncio.sleep(QUIET.total_seconds())  # nothing more may come
-    assert recorder.keys() == {("b", "default", "nginx")}
+    # nothing more may come
+    await stays(
+        {("b", "default", "nginx")},
+        recorder.keys,
+        QUIET,
+    )
     assert 1 <= len(recorder.runs) <= 7
 
 
@@ -90,8 +95,8 @@ async def test_t1_changes_during_a_slow_run_cause_one_further_run(open_rig: Open
         b.patch(PODS, "default", "nginx", {"metadata": {"labels": {"turn": str(number)}}})
         await asyncio.sleep(0.02)
     await eventually(lambda: len(recorder.runs) >= 2, within=WITHIN)
-    await asyncio.sleep(QUIET.total_seconds())  # nothing more may come
-    assert len(recorder.runs) <= 3
+    # nothing more may come
+    await never(lambda: len(recorder.runs) > 3, QUIET)
     last = recorder.runs[-1].object or {}
     assert last["metadata"]["labels"]["turn"] == "5"
 
@@ -101,8 +106,7 @@ async def test_t1_a_deletion_is_one_more_run_that_finds_it_absent(open_rig: Open
     recorder.runs.clear()
     rig.clusters["b"].delete(PODS, "default", "p3")
     await eventually(lambda: bool(recorder.runs), within=WITHIN)
-    await asyncio.sleep(QUIET.total_seconds())
-    assert recorder.keys() == {("b", "default", "p3")}
+    await stays({("b", "default", "p3")}, recorder.keys, QUIET)
     # The end of a pod is a change before it is a deletion: each may cause a run, and the first may
     # already find what the second is about.
     assert recorder.runs[-1].object is None
@@ -114,8 +118,7 @@ async def test_t1_equal_names_in_two_clusters_stay_apart(open_rig: OpenRig) -> N
     recorder.runs.clear()
     rig.clusters["a"].patch(PODS, "default", "p1", {"metadata": {"labels": {"x": "y"}}})
     await eventually(lambda: bool(recorder.runs), within=WITHIN)
-    await asyncio.sleep(QUIET.total_seconds())
-    assert recorder.keys() == {("a", "default", "p1")}
+    await stays({("a", "default", "p1")}, recorder.keys, QUIET)
     assert (recorder.runs[-1].object or {})["metadata"]["labels"] == {"x": "y"}
 
 

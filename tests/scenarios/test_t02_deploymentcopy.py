@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import pathlib
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -13,7 +12,8 @@ from structlog.testing import capture_logs
 
 from fleetbus.controller.load import load_controllers
 from fleetbus.ownership import OWNER_ANNOTATION, owner_of
-from support.eventually import eventually
+from support.eventually import eventually, stays
+from support.objects import deployment
 from support.rigs.fleet import Rig
 from support.rigs.scenario import QUIET
 
@@ -21,21 +21,6 @@ OpenRig = Callable[..., Awaitable[Rig]]
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "deploymentcopy" / "controller.py"
 DEPLOYMENTS = "apps/v1/deployments"
 WITHIN = timedelta(seconds=20)  # other tests may run beside it on a small machine
-
-
-def deployment(name: str, replicas: int = 2) -> dict[str, Any]:
-    labels = {"app": name}
-    container = {"name": "main", "image": "busybox"}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
-        },
-    }
 
 
 @pytest.fixture
@@ -67,7 +52,7 @@ async def copied(rig: Rig, name: str, replicas: int) -> dict[str, Any]:
 async def test_t2_a_copy_has_an_equal_spec_an_owner_mark_and_no_identity_of_the_source(
     rig: Rig,
 ) -> None:
-    source = rig.clusters["a"].create(DEPLOYMENTS, deployment("d"), "default")
+    source = rig.clusters["a"].create(DEPLOYMENTS, deployment("d", replicas=2), "default")
     found = await copied(rig, "d", 2)
     assert found["spec"] == source["spec"]
     metadata = found["metadata"]
@@ -91,7 +76,7 @@ async def test_t2_changes_follow_edits_and_deletions_of_the_copy_are_undone(
     rig: Rig,
 ) -> None:
     a, b = rig.clusters["a"], rig.clusters["b"]
-    a.create(DEPLOYMENTS, deployment("d"), "default")
+    a.create(DEPLOYMENTS, deployment("d", replicas=2), "default")
     await copied(rig, "d", 2)
     a.patch(DEPLOYMENTS, "default", "d", {"spec": {"replicas": 5}})
     await copied(rig, "d", 5)
@@ -104,26 +89,30 @@ async def test_t2_changes_follow_edits_and_deletions_of_the_copy_are_undone(
 async def test_t2_other_namespaces_and_strangers_are_left_alone(rig: Rig) -> None:
     a, b = rig.clusters["a"], rig.clusters["b"]
     a.create("v1/namespaces", {"metadata": {"name": "other"}})
-    before = b.create(DEPLOYMENTS, deployment("stranger"), "default")
-    a.create(DEPLOYMENTS, deployment("elsewhere"), "other")
-    a.create(DEPLOYMENTS, deployment("d"), "default")
+    before = b.create(DEPLOYMENTS, deployment("stranger", replicas=2), "default")
+    a.create(DEPLOYMENTS, deployment("elsewhere", namespace="other", replicas=2), "other")
+    a.create(DEPLOYMENTS, deployment("d", replicas=2), "default")
     await copied(rig, "d", 2)
-    await asyncio.sleep(QUIET.total_seconds())  # a quiet time: what must never come
-    assert b.get(DEPLOYMENTS, "other", "elsewhere") is None
+    # a quiet time: what must never come
+    await stays(
+        None,
+        lambda: b.get(DEPLOYMENTS, "other", "elsewhere"),
+        QUIET,
+    )
     after = copy_in_b(rig, "stranger")
     assert after == before
 
 
 async def test_t2_a_deleted_source_takes_its_copy_with_it(rig: Rig) -> None:
-    rig.clusters["a"].create(DEPLOYMENTS, deployment("d"), "default")
+    rig.clusters["a"].create(DEPLOYMENTS, deployment("d", replicas=2), "default")
     await copied(rig, "d", 2)
     rig.clusters["a"].delete(DEPLOYMENTS, "default", "d")
     await eventually(lambda: copy_in_b(rig, "d") is None, within=WITHIN)
 
 
 async def test_t2_also_when_watcher_and_reconciler_were_down_meanwhile(rig: Rig) -> None:
-    rig.clusters["a"].create(DEPLOYMENTS, deployment("d"), "default")
-    rig.clusters["a"].create(DEPLOYMENTS, deployment("stays"), "default")
+    rig.clusters["a"].create(DEPLOYMENTS, deployment("d", replicas=2), "default")
+    rig.clusters["a"].create(DEPLOYMENTS, deployment("stays", replicas=2), "default")
     await copied(rig, "d", 2)
     await copied(rig, "stays", 2)
     await rig.stop_watcher("a")
@@ -138,26 +127,25 @@ async def test_t2_also_when_watcher_and_reconciler_were_down_meanwhile(rig: Rig)
 async def test_t2_a_stranger_of_the_same_name_survives_the_whole_life_of_a_source(
     rig: Rig,
 ) -> None:
-    before = rig.clusters["b"].create(DEPLOYMENTS, deployment("e"), "default")
+    before = rig.clusters["b"].create(DEPLOYMENTS, deployment("e", replicas=2), "default")
     with capture_logs() as logs:
-        rig.clusters["a"].create(DEPLOYMENTS, deployment("e", 4), "default")
-        rig.clusters["a"].create(DEPLOYMENTS, deployment("d"), "default")
+        rig.clusters["a"].create(DEPLOYMENTS, deployment("e", replicas=4), "default")
+        rig.clusters["a"].create(DEPLOYMENTS, deployment("d", replicas=2), "default")
         await copied(rig, "d", 2)
         reported = await eventually(
             lambda: [line for line in logs if line["event"] == "reconcile_gave_up"], WITHIN
         )
     assert "b: default/e" in reported[0]["error"]
     rig.clusters["a"].delete(DEPLOYMENTS, "default", "e")
-    await asyncio.sleep(QUIET.total_seconds())
-    assert copy_in_b(rig, "e") == before
+    await stays(before, lambda: copy_in_b(rig, "e"), QUIET)
 
 
 async def test_t2_a_mark_that_cannot_be_read_is_reported_of_and_nothing_is_deleted(
     rig: Rig,
 ) -> None:
     a, b = rig.clusters["a"], rig.clusters["b"]
-    a.create(DEPLOYMENTS, deployment("d"), "default")
-    a.create(DEPLOYMENTS, deployment("other"), "default")
+    a.create(DEPLOYMENTS, deployment("d", replicas=2), "default")
+    a.create(DEPLOYMENTS, deployment("other", replicas=2), "default")
     await copied(rig, "d", 2)
     await copied(rig, "other", 2)
     await rig.quiet("deploymentcopy")

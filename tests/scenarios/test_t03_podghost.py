@@ -13,10 +13,11 @@ from structlog.testing import capture_logs
 from fleetbus.controller.load import load_controllers
 from fleetbus.ownership import owner_of
 from support.api.custom_resource_definitions import CRDS
-from support.eventually import eventually
+from support.eventually import eventually, never
 from support.full import FULL
-from support.rigs.fleet import Rig, pod
-from support.rigs.scenario import WITHIN, never
+from support.objects import pod
+from support.rigs.fleet import Rig
+from support.rigs.scenario import QUIET, WITHIN
 
 FOLDER = pathlib.Path(__file__).parents[2] / "examples" / "podghost"
 GHOSTS = "examples.fleetbus.dev/v1alpha1/podghosts"
@@ -77,4 +78,4 @@ async def test_t3_every_pod_of_two_clusters_has_one_ghost_also_when_the_kind_com
     assert len(set(ghosts(rig).values())) == 3
     a.delete(PODS, "a", "b-c")
     await haunted(rig, ("a", "a-b", "c"), ("c", "a", "b-c"))
-    await never(lambda: len(ghosts(rig)) != 2)
+    await never(lambda: len(ghosts(rig)) != 2, QUIET)

@@ -11,11 +11,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from fleetbus.ownership import OWNER_ANNOTATION, OWNER_UID_LABEL, owner_of
-from support.eventually import eventually
+from support.eventually import eventually, never
 from support.full import FULL
 from support.rigs.children import Object, OpenRig, start
 from support.rigs.fleet import Rig
-from support.rigs.scenario import MAPS, QUIET, WITHIN, never
+from support.rigs.scenario import MAPS, QUIET, WITHIN
 
 LONG_QUIET = timedelta(seconds=30) if FULL else QUIET
 AFTER_RETURN = timedelta(seconds=30)
@@ -180,7 +180,7 @@ async def test_t4_a_child_whose_parent_went_unseen_is_removed_unless_nobody_can_
     rig.start_reconciler(home.controller)
     touch = {"metadata": {"labels": {"touched": "yes"}}}
     rig.clusters["b"].patch(MAPS, "default", child["metadata"]["name"], touch)
-    await never(lambda: not home.children("b"))
+    await never(lambda: not home.children("b"), QUIET)
     await rig.servers.start("a")
     await home.childless("b", "p", AFTER_RETURN)
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import REGISTRY
 
 import fleetbus
-from support.eventually import eventually
+from support.eventually import eventually, never
 from support.full import FULL
 from support.rigs.fleet import Rig
-from support.rigs.scenario import MAPS, WITHIN, never
+from support.rigs.scenario import MAPS, QUIET, WITHIN
 
 if TYPE_CHECKING:
     from fleetbus_emulator.apiserver import LoggedRequest
@@ -87,6 +87,6 @@ async def test_t5_labelled_objects_are_decorated_restored_let_go_and_never_lose_
     assert (refused.status, done.status) == (409, 200)
     assert done.time - refused.time < timedelta(seconds=1 if FULL else 10)
     assert retries("a") == errors
-    await never(lambda: annotation(rig, "b", "new"))  # without the label
+    await never(lambda: annotation(rig, "b", "new"), QUIET)  # without the label
     assert b.get(MAPS, "default", "plain") == plain
     assert len(writes(rig, "b")) == 1

@@ -17,10 +17,10 @@ from fleetbus.controller.load import load_controllers
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.worker.connections import connect
 from fleetbus_proto.versions import version_key
-from support.eventually import eventually
+from support.eventually import eventually, never
 from support.full import FULL
 from support.rigs.fleet import Recorder, Rig
-from support.rigs.scenario import MAPS, WITHIN, Scenario, access, never, scenario
+from support.rigs.scenario import MAPS, WITHIN, Scenario, access, scenario
 
 OpenRig = Callable[..., Awaitable[Rig]]
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "feed-animals" / "controller.py"

@@ -23,17 +23,17 @@ from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request, Result
 from fleetbus.watchers.cluster_consent import consent
 from fleetbus_proto.subjects import Verb
-from support.eventually import eventually
+from support.eventually import eventually, never
 from support.rigs.fleet import Recorder, Rig
 from support.rigs.scenario import (
     MAPS,
     NAMESPACE,
+    QUIET,
     SECRETS,
     WITHIN,
     Scenario,
     access,
     encoded,
-    never,
     scenario,
 )
 
@@ -243,7 +243,7 @@ async def is_replaced(story: Scenario) -> None:
         return record.reason == reason and record.connected == (not reason)
 
     await eventually(lambda: shows("ClusterReplaced"), WITHIN)
-    await never(lambda: story.deletions("desert"))
+    await never(lambda: story.deletions("desert"), QUIET)
     assert await story.rows("desert") == stones
     async with connected(story.rig.shared.nats_url, name="operator") as bus:
         await consent(bus, KeyValue(bus), "desert", uid)

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from fleetbus.controller.load import load_controllers
-from support.eventually import eventually
+from support.eventually import eventually, never
 from support.full import FULL
 from support.rigs.fleet import Rig
-from support.rigs.scenario import MAPS, QUIET, WITHIN, Scenario, access, never, scenario
+from support.rigs.scenario import MAPS, QUIET, WITHIN, Scenario, access, scenario
 
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "sync-local-to-remote" / "controller.py"
 LABEL = {"example.io/propagate": "true"}

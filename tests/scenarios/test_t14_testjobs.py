@@ -15,9 +15,9 @@ from fleetbus.reconcile import Request
 from fleetbus.workqueue.queue import Add
 from fleetbus.workqueue.redis import RedisQueue
 from support.api.custom_resource_definitions import CRDS
-from support.eventually import eventually
+from support.eventually import eventually, never
 from support.rigs.fleet import Rig
-from support.rigs.scenario import WITHIN, never
+from support.rigs.scenario import QUIET, WITHIN
 
 Object = dict[str, Any]
 FOLDER = pathlib.Path(__file__).parents[2] / "examples" / "testjobs"
@@ -136,7 +136,7 @@ async def test_t14_a_test_runs_in_every_cluster_and_tells_what_became_of_its_job
     await queue.add([Add(Request("testjobs", "main", "default", NAME))])
     await queue.aclose()
     await rig.quiet("testjobs")
-    await never(lambda: writes(rig) != before)
+    await never(lambda: writes(rig) != before, QUIET)
     assert job(rig, "sub", "second") == kept  # Job templates are immutable
     main.delete(TESTS, "default", "second")
     await eventually(lambda: main.get(TESTS, "default", "second") is None, WITHIN)

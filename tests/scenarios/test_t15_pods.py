@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fleetbus.ownership import FINALIZER, OWNER_ANNOTATION, OWNER_UID_LABEL
-from support.eventually import eventually
+from support.eventually import eventually, never
 from support.rigs.distribution import (
     EVERYWHERE,
     HUB,
@@ -21,7 +21,7 @@ from support.rigs.distribution import (
 )
 from support.rigs.distributor import POD
 from support.rigs.fleet import Rig
-from support.rigs.scenario import WITHIN, never
+from support.rigs.scenario import QUIET, WITHIN
 
 pytestmark = [IN_FULL, pytest.mark.timeout(600)]
 Open = Callable[..., Awaitable[Rig]]
@@ -140,7 +140,7 @@ async def test_t15_a_dead_cluster_holds_back_nobody_and_no_deletion_forgets_it(
         await d.rig.servers.stop("t2")
         d.delete()
         await eventually(lambda: d.where(PODS, NAME) == ["t2"], WITHIN)
-        await never(lambda: not d.exists())
+        await never(lambda: not d.exists(), QUIET)
         await eventually(lambda: "t2" in d.condition("Ready").get("message", ""), WITHIN)
         recorded = d.status()["intent"]["clusters"]
         assert [one["name"] for one in recorded] == ["t2"]

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from fleetbus_distributor.render.spec import CLUSTER_RESOURCE
-from support.eventually import eventually
+from support.eventually import eventually, never
 from support.rigs.distribution import EVERYWHERE, HUB, IN_FULL, distribution
 from support.rigs.distributor import CONFIG_MAP
 from support.rigs.fleet import Rig
-from support.rigs.scenario import WITHIN, never
+from support.rigs.scenario import QUIET, WITHIN
 
 pytestmark = [IN_FULL, pytest.mark.timeout(600)]
 Open = Callable[..., Awaitable[Rig]]
@@ -54,7 +54,7 @@ async def test_t18_names_decide_and_an_unknown_one_waits_for_its_cluster(open_ri
         await d.has_states(
             "only-unknown", mars="Waiting/UnknownCluster", venus="Waiting/UnknownCluster"
         )
-        await never(lambda: d.where(MAPS, "u"))
+        await never(lambda: d.where(MAPS, "u"), QUIET)
         await d.close(deleted=[f"{HUB} m"])
 
 
@@ -98,7 +98,7 @@ async def test_t18_what_no_edit_asked_for_is_held_until_it_is_confirmed(open_rig
         d.label(HUB, tier="prd")
         held = {"t2": "Held/DeletionFuse", HUB: "Held/DeletionFuse"}
         await d.has_states(t1="Applied", **held)
-        await never(lambda: d.where(MAPS, "m") != ["t1", "t2", HUB])
+        await never(lambda: d.where(MAPS, "m") != ["t1", "t2", HUB], QUIET)
         assert "fleetbus.dev/confirm-prune" in d.condition("DeletionHeld")["message"]
         await eventually(lambda: d.events("Held"), WITHIN)
 
@@ -125,7 +125,7 @@ async def test_t18_clusters_that_disappear_keep_their_objects(open_rig: Open) ->
         for name in ("t1", "t2"):
             d.hub.delete(CLUSTER_RESOURCE, None, name)
         await d.has_states(t1="Held/ClusterGone", t2="Held/ClusterGone", t4="Applied")
-        await never(lambda: d.where(MAPS, "m") != ["t1", "t2", HUB])
+        await never(lambda: d.where(MAPS, "m") != ["t1", "t2", HUB], QUIET)
         # The one is back; the other is unjoined, and its object is released and reported.
         d.rejoin("t1")
         await d.has_states(t1="Applied", t2="Held/ClusterGone", t4="Applied")

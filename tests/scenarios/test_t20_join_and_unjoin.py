@@ -18,10 +18,10 @@ import yaml
 
 from fleetbus.bus.connection import connected
 from fleetbus_proto.events import Event
-from support.eventually import eventually
+from support.eventually import eventually, never
 from support.rigs.distribution import HUB, Distribution, distribution
 from support.rigs.query_api import served
-from support.rigs.scenario import MAPS, QUIET, WITHIN, never
+from support.rigs.scenario import MAPS, QUIET, WITHIN
 from support.rigs.watcher import read_stream
 from support.servers.plain_http import http_client
 

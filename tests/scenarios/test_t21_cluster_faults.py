@@ -33,8 +33,9 @@ from fleetbus_reconciler.fleet_status.cluster_status import cluster_status
 from support.api.custom_resource_definitions import CRDS, definition
 from support.eventually import eventually
 from support.full import FULL
+from support.objects import pod
 from support.processes.running import seconds_denied
-from support.rigs.fleet import Recorder, Rig, fleet_rig, pod
+from support.rigs.fleet import Recorder, Rig, fleet_rig
 from support.rigs.scenario import MAP_KEY, MAPS, WITHIN, Scenario, scenario
 
 OpenRig = Callable[..., Awaitable[Rig]]

@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 from fleetbus_emulator.apiserver import Hang
-from support.eventually import eventually
+from support.eventually import eventually, stays
+from support.objects import pod
 from support.processes.programs import installed
-from support.rigs.fleet import Rig, pod
+from support.rigs.fleet import Rig
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PODS = "v1/pods"
@@ -50,8 +51,7 @@ async def test_w7_a_watcher_killed_while_it_lists_holds_up_the_others_only_for_a
     async with process(rig, "a") as child:
         await eventually(lambda: hanging.hits)
         rig.start_watcher("b")
-        await asyncio.sleep(0.2)
-        assert lists(rig) == 1
+        await stays(1, lambda: lists(rig), timedelta(seconds=0.2))
         child.kill()
         await child.wait()
     await eventually(lambda: lists(rig) == 2)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 _POLL = 0.01
+_BRIEFLY = timedelta(seconds=0.1)
 
 
 @overload
@@ -39,4 +40,34 @@ async def eventually(
             return answer
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {within.total_seconds()} s; last answer: {answer!r}")
+        await asyncio.sleep(_POLL)
+
+
+async def never(predicate: Callable[[], Any], during: timedelta = _BRIEFLY) -> None:
+    """Check for a while that `predicate` has no true answer.
+
+    Raises:
+        AssertionError: it has one, which is in the message.
+    """
+    try:
+        answer = await eventually(predicate, during)
+    except AssertionError:
+        return
+    raise AssertionError(f"it happened: {answer!r}")
+
+
+async def stays(answer: Any, question: Callable[[], Any], during: timedelta = _BRIEFLY) -> None:
+    """Check for a while that `question` (a function or a coroutine function) has this answer.
+
+    Raises:
+        AssertionError: it has another, which is in the message.
+    """
+    deadline = time.monotonic() + during.total_seconds()
+    while True:
+        other = question()
+        if inspect.isawaitable(other):
+            other = await other
+        assert other == answer
+        if time.monotonic() > deadline:
+            return
         await asyncio.sleep(_POLL)

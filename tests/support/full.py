@@ -17,3 +17,8 @@ UI = _is_set("FLEETBUS_TEST_UI")
 """Whether tests marked `ui` run: `make test-ui` sets it."""
 SHOTS = _is_set("FLEETBUS_TEST_SHOTS")
 """Whether the pictures of the documentation are made anew: `make test-ui SHOTS=1`."""
+
+
+def examples(most: int) -> int:
+    """How many examples a property is tried with: at most so many, a fourth in `make test`."""
+    return most if FULL else most // 4

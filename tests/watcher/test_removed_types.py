@@ -16,7 +16,7 @@ from fleetbus_proto.events import EpochEnd
 from fleetbus_proto.keys import kv_audit, kv_checkpoint, kv_epoch, kv_types
 from fleetbus_proto.subjects import Verb
 from support.api.custom_resource_definitions import CRDS, definition
-from support.eventually import eventually
+from support.eventually import eventually, never, stays
 from support.rigs.watcher import Rig, rig_for
 from support.servers.restricted_nats import restricted_server
 
@@ -184,8 +184,8 @@ async def test_w17_w19_a_group_in_doubt_is_not_discovered_in_a_hurry(known: Rig)
     rule = known.cluster.faults.add(GroupDown(), group="example.com", skip=1)
     known.start(**ALL)
     await eventually(lambda: rule.hits > 0)
-    await asyncio.sleep(0.5)  # five hurried discoveries take no longer
-    assert rule.hits < 4
+    # five hurried discoveries take no longer
+    await never(lambda: rule.hits >= 4, timedelta(seconds=0.5))
 
 
 async def test_w8_w17_while_discovery_is_in_doubt_no_type_of_the_group_ends(known: Rig):
@@ -205,8 +205,8 @@ async def test_w17_one_discovery_alone_ends_no_type(known: Rig, monkeypatch: pyt
     drop_type(known)
     known.start(**ALL)
     await eventually(lambda: is_left(known))
-    await asyncio.sleep(0.2)  # time enough to look at the CRDs
-    assert await removals(known) == []
+    # time enough to look at the CRDs
+    await stays([], lambda: removals(known), timedelta(seconds=0.2))
     known.cluster.create(CRDS, {**CRD, "metadata": {"name": "widgets.example.com"}})
     await eventually(lambda: has_ended(known, 2))
     assert await removals(known) == []

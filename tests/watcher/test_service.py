@@ -24,7 +24,7 @@ from fleetbus_proto.subjects import STREAM
 from fleetbus_watcher.incarnation import claim_incarnation, has_moved
 from fleetbus_watcher.main import main
 from fleetbus_watcher.settings import WatcherSettings
-from support.eventually import eventually
+from support.eventually import eventually, never
 from support.processes.in_process_commands import status_of
 from support.rigs.watcher import CONFIG_MAPS, Rig, rig_for
 from support.servers.health_probes import read_probe
@@ -124,8 +124,7 @@ async def test_b15_a_watcher_waits_for_the_stream_and_for_the_bucket(rig: Rig):
     await rig.bus.request(f"$JS.API.STREAM.DELETE.KV_{KV_BUCKET}")
     rig.write("a")
     task = rig.start()
-    await asyncio.sleep(0.3)
-    assert not task.done()
+    await never(task.done, timedelta(seconds=0.3))
     await ensure_stream(rig.bus)
     await asyncio.sleep(0.3)
     await ensure_bucket(rig.bus)

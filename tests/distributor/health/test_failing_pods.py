@@ -14,8 +14,10 @@ from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_distributor.health.pod_failures import creation_failure, pod_failure, refused_creation
 from fleetbus_distributor.rounds.failing_pods import LOOK_AGAIN, FailingPods
 from fleetbus_proto.keys import SnapshotKeys
+from support.full import examples
+from support.objects import deployment
 from support.rigs.distributor import Object, Rig
-from support.rigs.rollout import CANARY, DEPLOYMENTS, deployment, rollout
+from support.rigs.rollout import CANARY, DEPLOYMENTS, rollout
 from support.stores.snapshot import Snapshot, Source
 
 T1 = {"clusters": [{"name": "t1"}]}
@@ -112,7 +114,7 @@ def test_a_megabyte_in_a_reason_or_message_is_cut():
 
 
 @given(obj=OBJECTS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 def test_any_pod_and_any_replica_set_are_read(obj: dict[str, Any]):
     event: Any = {**obj, "involvedObject": {"uid": "u"}, "reason": "FailedCreate"}
     refused = refused_creation([obj, event], "u")
@@ -160,7 +162,7 @@ def update(rig: Rig, **status: Any) -> str:
 
 async def test_a_failing_image_is_named_in_the_status_and_in_the_rollout(rig: Rig):
     watch_pods(rig)
-    rig.create(template=deployment("nginx:nope"), placement=T1, rollout={"waves": [CANARY]})
+    rig.create(template=deployment(image="nginx:nope"), placement=T1, rollout={"waves": [CANARY]})
     await rig.reconcile()
     uid = update(rig, replicas=1)
     before = await rig.repair("t1")
@@ -190,7 +192,7 @@ async def test_a_failing_image_is_named_in_the_status_and_in_the_rollout(rig: Ri
 
 async def test_a_quota_is_named_by_the_replica_set(rig: Rig):
     watch_pods(rig)
-    rig.create(template=deployment("nginx:1"), placement=T1)
+    rig.create(template=deployment(image="nginx:1"), placement=T1)
     await rig.reconcile()
     uid = update(rig, replicas=0)
     failed = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": FULL}
@@ -214,7 +216,7 @@ OTHERS = pytest.mark.parametrize(
 async def start(rig: Rig, kind: str, version: str, status: dict[str, Any]) -> Object:
     """Distribute a workload whose pods do not come, and return it."""
     watch_pods(rig)
-    made: Object = {**deployment("nginx:nope"), "kind": kind, "apiVersion": version}
+    made: Object = {**deployment(image="nginx:nope"), "kind": kind, "apiVersion": version}
     if kind != "StatefulSet":
         del made["spec"]["replicas"]
     if kind == "Job":
@@ -272,7 +274,7 @@ async def test_refused_pods_of_other_workloads_are_named_by_events(
 
 async def test_a_store_that_is_away_and_odd_pods_change_nothing(rig: Rig):
     watch_pods(rig)
-    rig.create(template=deployment("nginx:nope"), placement=T1)
+    rig.create(template=deployment(image="nginx:nope"), placement=T1)
     await rig.reconcile()
     uid = update(rig, replicas=1)
     new = owned("web-7d9", uid, "Deployment")

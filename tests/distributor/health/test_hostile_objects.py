@@ -22,8 +22,10 @@ from fleetbus_distributor.health.rules import HealthRule
 from fleetbus_distributor.hub.entries import write_entry
 from fleetbus_distributor.rollout import quiet
 from fleetbus_distributor.targets.outcome import ClusterOutcome
+from support.full import examples
+from support.objects import config_map
 from support.rigs.distributor import Rig, distributor_rig
-from support.rigs.rollout import EVERYWHERE, config_map, rollout, rounds, values
+from support.rigs.rollout import EVERYWHERE, rollout, rounds, values
 
 FIELDS = """
 metadata name uid generation status conditions type reason message observedGeneration
@@ -74,7 +76,7 @@ TYPES = [*KINDS, ("example.org", "Database"), ("example.org", "Other")]
 
 
 @given(obj=OBJECTS, kind=st.sampled_from(TYPES))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400))
 def test_d21_the_health_of_any_object_is_known_and_can_be_stored(
     obj: dict[str, Any], kind: tuple[str, str]
 ):
@@ -90,7 +92,7 @@ def test_d21_the_health_of_any_object_is_known_and_can_be_stored(
 
 
 @given(objects=st.lists(OBJECTS | JSON, max_size=4))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 def test_d17_any_events_and_pods_are_read(objects: list[Any]):
     for read in (quiet.warnings, quiet.restarts):
         for key, sentence in read(objects, {"web", "x", ""}):
@@ -112,7 +114,7 @@ def test_half_a_surrogate_pair_is_replaced_as_in_go(raw: bytes, shown: Any):
 
 
 async def test_d21_a_megabyte_of_a_controller_enters_the_status_cut(rig: Rig):
-    made = config_map("v1")
+    made = config_map(k="v1")
     made |= {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
     made["spec"] = {
         "accessModes": ["ReadWriteOnce"],
@@ -156,10 +158,10 @@ async def test_d17_odd_pods_of_one_member_end_no_round(
     gates = [{"name": "quiet", "period": "1h"}]
     waves = [{"name": "first", "clusters": [{"name": "t1"}], "gates": gates}]
     async with distributor_rig("t1", "t2") as rig:
-        rig.create(template=config_map("v1"), placement=EVERYWHERE, rollout={})
+        rig.create(template=config_map(k="v1"), placement=EVERYWHERE, rollout={})
         await rounds(rig)
         monkeypatch.setattr(KubeClient, "list", odd)
-        rig.edit(template=config_map("v2"), rollout={"waves": waves})
+        rig.edit(template=config_map(k="v2"), rollout={"waves": waves})
         await rounds(rig, 4)
         assert values(rig)["t1"] == "v2"
         assert rollout(rig)["waves"][0]["phase"] == "Open"

@@ -15,8 +15,8 @@ import pytest
 
 from fleetbus_cli.app import run_command_line
 from fleetbus_distributor.rollout.history import RESOURCE as REVISIONS
+from support.objects import deployment
 from support.rigs.distributor import CONFIG_MAP, HUB, Rig
-from support.rigs.rollout import deployment
 
 ROLLOUT = {"waves": [{"name": "canary", "clusters": [{"name": "t1"}]}], "gates": [{"name": "t"}]}
 EVERYWHERE = {"clusters": [{"name": name} for name in ("t1", "t2", "t4")]}
@@ -207,10 +207,10 @@ def test_without_the_package_the_command_line_says_what_to_install(
 
 
 async def test_history_shows_why_a_revision_was_made_and_its_images(rig: Rig, desk: Desk):
-    rig.create(template=deployment("nginx:1"), placement=EVERYWHERE, rollout={})
+    rig.create(template=deployment(image="nginx:1"), placement=EVERYWHERE, rollout={})
     await rounds(rig)
     rig.annotate("kubernetes.io/change-cause", "security update")
-    rig.edit(template=deployment("nginx:2"))
+    rig.edit(template=deployment(image="nginx:2"))
     await rounds(rig)
     shown = json.loads((await desk("history", "x", "-o", "json"))[1])["revisions"]
     assert [one["images"] for one in shown] == [["nginx:1"], ["nginx:2"]]

@@ -10,11 +10,11 @@ from fleetbus.errors import KubeError
 from fleetbus_distributor.rollout import rollouts
 from fleetbus_distributor.rollout.history import RESOURCE as REVISIONS
 from fleetbus_emulator.apiserver import Abort, Fail
+from support.objects import config_map
 from support.rigs.distributor import Rig
 from support.rigs.rollout import (
     CANARY,
     EVERYWHERE,
-    config_map,
     on_v1,
     phases,
     rollout,
@@ -27,16 +27,16 @@ from support.rigs.rollout import (
 async def test_d17_an_edit_in_mid_rollout_supersedes_it(rig: Rig):
     await on_v1(rig)
     gated = {"waves": [CANARY], "gates": [{"name": "tests"}]}
-    rig.edit(template=config_map("v2"), rollout=gated)
+    rig.edit(template=config_map(k="v2"), rollout=gated)
     await rounds(rig)
-    rig.edit(template=config_map("v3"))
+    rig.edit(template=config_map(k="v3"))
     await rounds(rig)
     assert values(rig) == {"t1": "v3", "t2": "v1", "t4": "v1"}
     assert (rollout(rig)["revision"], rollout(rig)["previous"]) == (3, 2)
     (behind,) = rollout(rig)["behind"]
     assert (behind["revision"], behind["clusters"]) == (1, ["t2", "t4"])
     # Back to the first revision: only the canary has anything to undo.
-    rig.edit(template=config_map("v1"))
+    rig.edit(template=config_map(k="v1"))
     await rounds(rig)
     assert values(rig) == dict.fromkeys(("t1", "t2", "t4"), "v1")
     assert rollout(rig)["revision"] == 4
@@ -48,7 +48,7 @@ async def test_d17_an_edit_in_mid_rollout_supersedes_it(rig: Rig):
 
 async def test_d20_a_paused_rollout_opens_nothing_and_writes_nothing(rig: Rig):
     await on_v1(rig)
-    rig.edit(template=config_map("v2"), rollout={"waves": [CANARY], "paused": True})
+    rig.edit(template=config_map(k="v2"), rollout={"waves": [CANARY], "paused": True})
     await rounds(rig)
     assert values(rig) == dict.fromkeys(("t1", "t2", "t4"), "v1")
     assert rollout(rig)["phase"] == "Paused"
@@ -63,7 +63,7 @@ async def test_d20_a_paused_rollout_opens_nothing_and_writes_nothing(rig: Rig):
 async def test_d20_a_suspended_resource_stands_still_and_goes_on(rig: Rig):
     await on_v1(rig)
     gated = {"waves": [CANARY], "gates": [{"name": "tests"}]}
-    rig.edit(template=config_map("v2"), rollout=gated)
+    rig.edit(template=config_map(k="v2"), rollout=gated)
     await rounds(rig)
     rig.edit(policy={"suspend": True})
     vote(rig, "canary", "tests", vote="pass")
@@ -75,22 +75,25 @@ async def test_d20_a_suspended_resource_stands_still_and_goes_on(rig: Rig):
 
 
 async def test_d17_a_rollout_that_is_added_to_what_is_applied_changes_nothing(rig: Rig):
-    rig.create(template=config_map("v1"), placement=EVERYWHERE)
+    rig.create(template=config_map(k="v1"), placement=EVERYWHERE)
     await rig.reconcile()
     assert rig.hub.list(REVISIONS) == []
     rig.edit(rollout={"waves": [CANARY], "gates": [{"name": "tests"}]})
     await rounds(rig)
     assert rollout(rig)["phase"] == "Complete"
-    rig.edit(template=config_map("v2"))
+    rig.edit(template=config_map(k="v2"))
     await rounds(rig)
     assert values(rig) == {"t1": "v2", "t2": "v1", "t4": "v1"}
 
 
 async def test_d17_with_a_revision_that_was_never_stored_objects_stay_as_they_are(rig: Rig):
-    rig.create(templates=[config_map("v1"), config_map("v1", "old")], placement=EVERYWHERE)
+    rig.create(
+        templates=[config_map(k="v1"), config_map("old", k="v1")],
+        placement=EVERYWHERE,
+    )
     await rig.reconcile()
     rig.edit(
-        templates=[config_map("v2")],
+        templates=[config_map(k="v2")],
         rollout={"waves": [CANARY], "gates": [{"name": "tests"}]},
     )
     await rounds(rig)
@@ -106,7 +109,10 @@ async def test_d17_with_a_revision_that_was_never_stored_objects_stay_as_they_ar
 
 async def test_d18_a_lost_or_forged_revision_changes_nothing(rig: Rig):
     await on_v1(rig)
-    rig.edit(template=config_map("v2"), rollout={"waves": [CANARY], "gates": [{"name": "tests"}]})
+    rig.edit(
+        template=config_map(k="v2"),
+        rollout={"waves": [CANARY], "gates": [{"name": "tests"}]},
+    )
     await rounds(rig)
     first, second = sorted(rig.hub.list(REVISIONS), key=lambda one: one["revision"])
     rig.hub.delete(REVISIONS, "default", first["metadata"]["name"])
@@ -123,7 +129,7 @@ async def test_d18_a_lost_or_forged_revision_changes_nothing(rig: Rig):
 async def test_d18_only_so_many_revisions_are_kept(rig: Rig):
     await on_v1(rig)
     for number in range(2, 6):
-        rig.edit(template=config_map(f"v{number}"), rollout={"revisionHistoryLimit": 2})
+        rig.edit(template=config_map(k=f"v{number}"), rollout={"revisionHistoryLimit": 2})
         await rounds(rig)
     numbers = sorted(one["revision"] for one in rig.hub.list(REVISIONS))
     assert numbers == [3, 4, 5]
@@ -131,7 +137,10 @@ async def test_d18_only_so_many_revisions_are_kept(rig: Rig):
 
 async def test_d17_deleted_in_mid_rollout_everything_goes(rig: Rig):
     await on_v1(rig)
-    rig.edit(template=config_map("v2"), rollout={"waves": [CANARY], "gates": [{"name": "tests"}]})
+    rig.edit(
+        template=config_map(k="v2"),
+        rollout={"waves": [CANARY], "gates": [{"name": "tests"}]},
+    )
     await rounds(rig)
     rig.delete()
     await rig.until(lambda: not rig.exists())
@@ -141,7 +150,7 @@ async def test_d17_deleted_in_mid_rollout_everything_goes(rig: Rig):
 async def test_d17_without_a_rollout_the_newest_goes_everywhere_and_nothing_is_stored(rig: Rig):
     await on_v1(rig)
     gated = {"waves": [CANARY], "gates": [{"name": "tests"}]}
-    rig.edit(template=config_map("v2"), rollout=gated)
+    rig.edit(template=config_map(k="v2"), rollout=gated)
     await rounds(rig)
     rig.edit(rollout=None)
     await rounds(rig)
@@ -155,7 +164,7 @@ async def test_a_malformed_rollout_in_the_status_applies_nothing(rig: Rig):
     resource["status"]["rollout"]["waves"] = [{"name": "x", "phase": "Waiting"}]
     del resource["status"]["rollout"]["revision"]
     rig.hub.update_status("fleetbus.dev/v1alpha1/multiclusterresources", resource)
-    rig.edit(template=config_map("v2"))
+    rig.edit(template=config_map(k="v2"))
     await rounds(rig)
     assert values(rig) == dict.fromkeys(("t1", "t2", "t4"), "v1")
     assert rig.condition()["reason"] == "RolloutUnusable"
@@ -166,7 +175,7 @@ async def test_d18_a_process_that_died_before_the_applies_leaves_them_to_another
     gated = {"waves": [CANARY], "gates": [{"name": "tests"}]}
     rig.restart(settled=timedelta(hours=1))
     other = rig.distributor
-    rig.create(template=config_map("v1"), placement=EVERYWHERE, rollout=gated)
+    rig.create(template=config_map(k="v1"), placement=EVERYWHERE, rollout=gated)
     await rounds(rig)
     rig.restart(settled=timedelta(hours=1))
     vote(rig, "canary", "tests", vote="pass")
@@ -185,7 +194,7 @@ async def test_d18_a_process_that_died_before_the_applies_leaves_them_to_another
 async def test_d17_a_revision_that_cannot_be_stored_applies_nothing(rig: Rig):
     await on_v1(rig)
     rig.hub.faults.add(Fail(403), verb="create", resource="controllerrevisions")
-    rig.edit(template=config_map("v2"))
+    rig.edit(template=config_map(k="v2"))
     await rounds(rig)
     assert values(rig) == dict.fromkeys(("t1", "t2", "t4"), "v1")
     assert rig.condition()["reason"] == "RolloutUnusable"
@@ -194,7 +203,10 @@ async def test_d17_a_revision_that_cannot_be_stored_applies_nothing(rig: Rig):
 
 async def test_d18_no_cluster_gets_a_revision_before_it_is_on_record(rig: Rig):
     await on_v1(rig)
-    rig.edit(template=config_map("v2"), rollout={"waves": [CANARY], "gates": [{"name": "tests"}]})
+    rig.edit(
+        template=config_map(k="v2"),
+        rollout={"waves": [CANARY], "gates": [{"name": "tests"}]},
+    )
     rig.hub.faults.add(Fail(503), verb="update", resource="multiclusterresources/status")
     with pytest.raises(KubeError):
         await rig.reconcile()
@@ -206,7 +218,7 @@ async def test_d20_an_outage_fails_a_wave_until_the_cluster_is_back(
 ):
     await on_v1(rig)
     away = rig.clusters["t1"].faults.add(Abort())
-    rig.edit(template=config_map("v2"))
+    rig.edit(template=config_map(k="v2"))
     await rounds(rig, 3)
     assert rig.states()["t1"].startswith("Unreachable")
     later = datetime.now(UTC) + timedelta(hours=1)

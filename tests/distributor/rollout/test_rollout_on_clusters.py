@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from fleetbus_emulator.apiserver import Fail
+from support.objects import config_map, deployment
 from support.rigs.distributor import Rig, distributor_rig
 from support.rigs.rollout import (
     CANARY,
@@ -14,8 +15,6 @@ from support.rigs.rollout import (
     T1,
     T2,
     T4,
-    config_map,
-    deployment,
     make_healthy,
     on_v1,
     phases,
@@ -29,7 +28,7 @@ from support.rigs.rollout import (
 async def test_d17_waves_open_one_after_the_other_behind_their_gates(rig: Rig):
     gates = [{"name": "tests"}]
     rig.create(
-        template=config_map("v1"),
+        template=config_map(k="v1"),
         placement=EVERYWHERE,
         rollout={"waves": [CANARY | {"gates": gates}]},
     )
@@ -58,7 +57,7 @@ async def test_d17_waves_open_one_after_the_other_behind_their_gates(rig: Rig):
 async def test_d17_a_cluster_whose_wave_is_not_open_keeps_its_revision(rig: Rig):
     await on_v1(rig)
     rig.edit(
-        template=config_map("v2"),
+        template=config_map(k="v2"),
         rollout={"waves": [CANARY], "gates": [{"name": "tests"}]},
     )
     await rounds(rig)
@@ -78,7 +77,7 @@ async def test_d17_a_cluster_whose_wave_is_not_open_keeps_its_revision(rig: Rig)
 
 async def test_d17_d8_what_a_revision_drops_goes_with_its_wave_and_is_not_held(rig: Rig):
     rig.create(
-        templates=[config_map("v1"), config_map("v1", "old")],
+        templates=[config_map(k="v1"), config_map("old", k="v1")],
         placement=EVERYWHERE,
         rollout={"waves": [CANARY]},
         policy={"fuse": {"objects": 0, "clusters": 1}},
@@ -86,7 +85,8 @@ async def test_d17_d8_what_a_revision_drops_goes_with_its_wave_and_is_not_held(r
     await rounds(rig)
     assert values(rig, "old") == dict.fromkeys(("t1", "t2", "t4"), "v1")
     rig.edit(
-        templates=[config_map("v2")], rollout={"waves": [CANARY], "gates": [{"name": "tests"}]}
+        templates=[config_map(k="v2")],
+        rollout={"waves": [CANARY], "gates": [{"name": "tests"}]},
     )
     await rounds(rig)
     assert values(rig, "old") == {"t1": "", "t2": "v1", "t4": "v1"}
@@ -101,7 +101,7 @@ async def test_d17_d8_what_a_revision_drops_goes_with_its_wave_and_is_not_held(r
 
 
 async def test_d17_d8_a_relabelled_cluster_that_waits_is_held_all_the_same(rig: Rig):
-    maps = [config_map("v1"), config_map("v1", "${cluster.labels.extra}")]
+    maps = [config_map(k="v1"), config_map("${cluster.labels.extra}", k="v1")]
     for name in ("t1", "t2", "t4"):
         rig.fleet.join(name, extra="old")
     rig.create(
@@ -121,7 +121,7 @@ async def test_d17_d8_a_relabelled_cluster_that_waits_is_held_all_the_same(rig: 
 
 
 async def test_d17_a_wave_waits_for_healthy_objects_and_is_woken_by_them(rig: Rig):
-    rig.create(template=deployment("a"), placement=EVERYWHERE, rollout={"waves": [CANARY]})
+    rig.create(template=deployment(image="a"), placement=EVERYWHERE, rollout={"waves": [CANARY]})
     await rounds(rig)
     assert rig.has("t1", DEPLOYMENTS, "web")
     assert not rig.has("t2", DEPLOYMENTS, "web")
@@ -144,7 +144,7 @@ async def test_d17_a_wave_waits_for_healthy_objects_and_is_woken_by_them(rig: Ri
 async def test_d17_a_cluster_that_dies_in_mid_rollout_stops_it_until_it_is_suspended(rig: Rig):
     await on_v1(rig)
     rig.clusters["t1"].faults.add(Fail(503))
-    rig.edit(template=config_map("v2"))
+    rig.edit(template=config_map(k="v2"))
     await rounds(rig)
     assert values(rig) == dict.fromkeys(("t1", "t2", "t4"), "v1")
     assert "0 of 1 clusters are ready; t1: " in rollout(rig)["message"]
@@ -160,7 +160,7 @@ async def test_d17_a_cluster_that_dies_in_mid_rollout_stops_it_until_it_is_suspe
 async def test_d17_a_cluster_that_leaves_for_good_stops_nothing(rig: Rig):
     await on_v1(rig)
     rig.fleet.leave("t2")
-    rig.edit(template=config_map("v2"))
+    rig.edit(template=config_map(k="v2"))
     await rounds(rig)
     assert rollout(rig)["phase"] == "Complete"
     rig.fleet.join("t2")
@@ -173,7 +173,7 @@ async def test_d17_clusters_join_with_the_last_wave_and_drop_out_of_theirs(valke
         rig.fleet.leave("t3")
         names = [T1, T2, {"name": "t3"}, T4]
         rig.create(
-            template=config_map("v1"),
+            template=config_map(k="v1"),
             placement={"clusters": names},
             rollout={"waves": [CANARY], "gates": [{"name": "tests"}]},
         )
@@ -195,7 +195,9 @@ async def test_d17_clusters_join_with_the_last_wave_and_drop_out_of_theirs(valke
 
 
 async def test_d17_max_unavailable_limits_a_wave(rig: Rig):
-    rig.create(template=deployment("a"), placement=EVERYWHERE, rollout={"maxUnavailable": "34%"})
+    rig.create(
+        template=deployment(image="a"), placement=EVERYWHERE, rollout={"maxUnavailable": "34%"}
+    )
     await rounds(rig)
     assert [rig.has(n, DEPLOYMENTS, "web") for n in ("t1", "t2", "t4")] == [True, False, False]
     assert "t2" in rig.states()
@@ -207,7 +209,7 @@ async def test_d17_max_unavailable_limits_a_wave(rig: Rig):
 
 async def test_d17_a_wave_that_chooses_nothing_is_held_until_it_does(rig: Rig):
     canary = {"name": "canary", "clusterSelector": {"matchLabels": {"canary": "yse"}}}
-    rig.create(template=config_map("v1"), placement=EVERYWHERE, rollout={"waves": [canary]})
+    rig.create(template=config_map(k="v1"), placement=EVERYWHERE, rollout={"waves": [canary]})
     await rounds(rig)
     assert rollout(rig)["phase"] == "Held"
     assert "wave canary: it chooses no cluster" in rollout(rig)["message"]
@@ -220,14 +222,14 @@ async def test_d17_a_wave_that_chooses_nothing_is_held_until_it_does(rig: Rig):
 
 async def test_d17_an_optional_wave_may_choose_nothing(rig: Rig):
     waves = [CANARY | {"clusters": [{"name": "mars"}], "optional": True}]
-    rig.create(template=config_map("v1"), placement=EVERYWHERE, rollout={"waves": waves})
+    rig.create(template=config_map(k="v1"), placement=EVERYWHERE, rollout={"waves": waves})
     await rounds(rig)
     assert rollout(rig)["phase"] == "Complete"
 
 
 async def test_d20_the_gate_quiet_waits_on_clusters_without_any_write(rig: Rig):
     rig.create(
-        template=config_map("v1"),
+        template=config_map(k="v1"),
         placement=EVERYWHERE,
         rollout={"waves": [CANARY | {"gates": [{"name": "quiet", "period": "1h"}]}]},
     )
@@ -246,7 +248,7 @@ async def test_d20_the_gate_quiet_waits_on_clusters_without_any_write(rig: Rig):
 async def test_d20_a_look_at_one_cluster_does_not_start_the_quiet_period_again(rig: Rig):
     gates = [{"name": "quiet", "period": "1h"}]
     rollout_spec = {"waves": [CANARY | {"gates": gates}]}
-    rig.create(template=config_map("v1"), placement=EVERYWHERE, rollout=rollout_spec)
+    rig.create(template=config_map(k="v1"), placement=EVERYWHERE, rollout=rollout_spec)
     await rounds(rig)
     before = rollout(rig)["waves"][0]["gates"]
     assert before[1]["since"]
@@ -261,7 +263,7 @@ async def test_d20_a_look_at_one_cluster_does_not_start_the_quiet_period_again(r
 async def test_d11_an_opened_wave_is_worked_on_alone(rig: Rig):
     rig.restart(settled=timedelta(hours=1))
     gated = {"waves": [CANARY], "gates": [{"name": "tests"}]}
-    rig.create(template=config_map("v1"), placement=EVERYWHERE, rollout=gated)
+    rig.create(template=config_map(k="v1"), placement=EVERYWHERE, rollout=gated)
     await rounds(rig)
     vote(rig, "canary", "tests", vote="pass")
     before = len(rig.clusters["t1"].requests)
@@ -281,7 +283,7 @@ async def test_d17_a_template_that_fails_on_one_cluster_stops_its_wave(rig: Rig)
         rig.fleet.join(name, zone="a")
     await on_v1(rig)
     rig.fleet.join("t1")
-    rig.edit(template=config_map("${cluster.labels.zone}"))
+    rig.edit(template=config_map(k="${cluster.labels.zone}"))
     await rounds(rig)
     assert values(rig) == dict.fromkeys(("t1", "t2", "t4"), "v1")
     assert "cluster t1 has no label 'zone'" in rollout(rig)["message"]
@@ -294,7 +296,7 @@ async def test_d17_a_cut_message_of_a_gate_ends_in_an_ellipsis(rig: Rig):
     await on_v1(rig)
     theirs = {"data": {"k": "theirs"}}
     rig.clusters["t1"].patch(MAPS, "default", "m", theirs, manager=f"manager-{100 * 'x'}")
-    rig.edit(template=config_map("v2"), policy={"drift": "Report"})
+    rig.edit(template=config_map(k="v2"), policy={"drift": "Report"})
     await rounds(rig)
     assert rig.states()["t1"] == "Conflict/FieldConflict"
     (gate,) = rollout(rig)["waves"][0]["gates"]

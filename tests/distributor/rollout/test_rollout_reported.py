@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fleetbus_emulator.apiserver import Fail
-from support.rigs.rollout import CANARY, config_map, on_v1, rollout, rounds, vote
+from support.objects import config_map
+from support.rigs.rollout import CANARY, on_v1, rollout, rounds, vote
 
 if TYPE_CHECKING:
     from support.rigs.distributor import Rig
@@ -34,7 +35,7 @@ def events(rig: Rig) -> list[str]:
 async def test_d17_a_resource_is_not_ready_before_its_rollout_is_complete(rig: Rig):
     await on_v1(rig)
     assert ready(rig) == ("True", "Applied")
-    rig.edit(template=config_map("v2"), rollout=GATED)
+    rig.edit(template=config_map(k="v2"), rollout=GATED)
     await rounds(rig)
     # All clusters have what they are to have at the moment.
     assert set(rig.states().values()) == {"Applied"}
@@ -49,7 +50,7 @@ async def test_d17_a_resource_is_not_ready_before_its_rollout_is_complete(rig: R
     assert ready(rig) == ("False", "RolloutFailed")
     assert "slow" in rig.condition()["message"]
     vote(rig, "canary", "tests", vote="pass")
-    rig.edit(template=config_map("v3"))
+    rig.edit(template=config_map(k="v3"))
     await rounds(rig)
     vote(rig, "canary", "tests", vote="pass")
     await rounds(rig)
@@ -59,7 +60,7 @@ async def test_d17_a_resource_is_not_ready_before_its_rollout_is_complete(rig: R
 async def test_d17_a_cluster_that_fails_is_the_reason_also_during_a_rollout(rig: Rig):
     await on_v1(rig)
     rig.clusters["t1"].faults.add(Fail(500), verb="patch", resource="configmaps")
-    rig.edit(template=config_map("v2"))
+    rig.edit(template=config_map(k="v2"))
     await rounds(rig)
     assert rollout(rig)["phase"] == "Progressing"
     condition: dict[str, Any] = rig.condition()
@@ -72,7 +73,7 @@ async def test_d17_each_change_of_a_rollout_is_one_event(rig: Rig):
     waves = ["WaveOpened", "WavePassed", "WaveOpened", "WavePassed"]
     assert events(rig) == [*waves, "RolloutComplete"]
     seen = len(events(rig))
-    rig.edit(template=config_map("v2"), rollout=GATED)
+    rig.edit(template=config_map(k="v2"), rollout=GATED)
     await rounds(rig)
     rig.edit(rollout=GATED | {"paused": True})
     await rounds(rig)
@@ -85,7 +86,7 @@ async def test_d17_each_change_of_a_rollout_is_one_event(rig: Rig):
         *("WaveOpened", "WavePassed", "RolloutComplete"),
     ]
     seen = len(events(rig))
-    rig.edit(template=config_map("v1"))
+    rig.edit(template=config_map(k="v1"))
     await rounds(rig)
     vote(rig, "canary", "tests", vote="fail")
     await rounds(rig)

@@ -33,6 +33,7 @@ from fleetbus_query_api.tables.columns import columns_in_list, columns_of
 from fleetbus_query_api.tables.cost import CellCosts
 from fleetbus_query_api.tables.custom import custom_columns
 from query_api.tables.corpus import samples
+from support.full import examples
 from support.hostile.odd_fields import with_odd_fields
 
 METADATA: Final[dict[str, Any]] = {
@@ -88,7 +89,7 @@ def entry(body: bytes) -> Entry:
 
 
 @given(sample=bodies())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 def test_a_table_has_a_row_for_any_object(sample: tuple[str, list[bytes]]):
     resource, changed = sample
     trees = list[dict[str, Any]]()
@@ -114,7 +115,7 @@ def test_a_cell_of_an_object_that_no_server_would_store_is_unknown(resource: str
 
 
 @given(sample=bodies())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 def test_a9_the_past_of_any_object_is_described(sample: tuple[str, list[bytes]]):
     before, after = sample[1]
     msgspec.json.encode(compare_bodies(before, after).render())
@@ -125,7 +126,7 @@ def test_a9_the_past_of_any_object_is_described(sample: tuple[str, list[bytes]])
 
 
 @given(sample=bodies())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 def test_the_owners_and_variants_of_any_object_are_found(sample: tuple[str, list[bytes]]):
     resource, changed = sample
     outlier = Outlier(b"prod/web")

@@ -21,7 +21,7 @@ from fleetbus.store.connection import StoreEmpty
 from fleetbus_devfleet.processes.servers import valkey_server
 from fleetbus_query_api.feed import tail as tail_module
 from fleetbus_query_api.feed.tail import FeedTail
-from support.eventually import eventually
+from support.eventually import eventually, never
 from support.stores.refusing_store import refusing_store
 from support.stores.snapshot import PODS, Snapshot, Source
 
@@ -324,8 +324,7 @@ async def test_p13_a_server_that_was_replaced_is_waited_for(
     await tail.catch_up()
     await snapshot.redis.hset(keys.store(shard), "run", "another server")
     waiting = asyncio.create_task(tail.catch_up())
-    await asyncio.sleep(0.2)
-    assert not waiting.done()
+    await never(waiting.done, timedelta(seconds=0.2))
     await store.read(PROJECTOR)  # as the projector does when it has noticed
     position = await waiting
     await snapshot.redis.hset(keys.store(shard), "run", "a third one")

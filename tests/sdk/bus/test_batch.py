@@ -18,7 +18,7 @@ from fleetbus.bus.jetstream import call_jetstream, ensure_stream, stream_info
 from fleetbus.bus.window import Gathering, Window, open_window
 from fleetbus_devfleet.processes.servers import NatsServer, nats_server
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
-from support.eventually import eventually
+from support.eventually import eventually, never
 from support.hostile.chaos_proxy import chaos_link
 from support.servers.restricted_nats import restricted_server
 
@@ -301,8 +301,7 @@ async def test_a_publisher_that_stops_waiting_lets_the_next_one_go(bus: Bus):
         large = asyncio.create_task(window.publish_batch(outgoing(range(1, 6), acks)))
         await asyncio.sleep(0)
         small = asyncio.create_task(window.publish(*outgoing([6], acks)[0]))
-        await asyncio.sleep(0.05)
-        assert not small.done()  # who came later waits behind
+        await never(small.done)
         large.cancel()
         await eventually(lambda: [ack.seq for ack in acks] == [1])
         await asyncio.wait([large, small])

@@ -37,7 +37,8 @@ from fleetbus_proto.keys import KV_BUCKET, kv_controller
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import EVENTS_ALL, STREAM, STREAM_SUBJECTS, event_subject
 from support.eventually import eventually
-from support.rigs.fleet import Recorder, Rig, pod
+from support.objects import pod
+from support.rigs.fleet import Recorder, Rig
 from support.rigs.projector import shorten_checks
 from support.stores.snapshot import Source
 from support.wire.samples import MESSAGE_KEY

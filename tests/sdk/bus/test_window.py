@@ -18,7 +18,7 @@ from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.jetstream import ensure_stream, stream_info
 from fleetbus.bus.window import Window, open_window
 from fleetbus_devfleet.processes.servers import NatsServer, nats_server
-from support.eventually import eventually
+from support.eventually import eventually, never, stays
 
 SUBJECT = "fleetbus.events.eu1.core.pods.default.a.added"
 
@@ -134,8 +134,7 @@ async def test_b4_messages_that_nobody_acknowledges_are_reported_once(bus: Bus):
                 return [line["count"] for line in lines]
 
             await eventually(warnings)
-            await asyncio.sleep(0.3)
-            assert warnings() == [2]
+            await stays([2], warnings, timedelta(seconds=0.3))
 
 
 async def test_a_wrong_expectation_is_settled_at_once(bus: Bus):
@@ -179,8 +178,7 @@ async def test_b13_a_publisher_whose_server_is_away_waits_and_fills_no_buffer(
             asyncio.create_task(_publish_as(window, acks, f"p{number}")) for number in range(4)
         ]
         await eventually(lambda: not bus.is_connected)
-        await asyncio.sleep(0.2)
-        assert not any(task.done() for task in publishers)
+        await never(lambda: any(task.done() for task in publishers), timedelta(seconds=0.2))
         assert bus.nc.pending_data_size <= 2 * 1024**2
         assert window.size <= 10**6
         await own_server.restart()

@@ -19,7 +19,9 @@ from fleetbus.ownership import OWNER_UID_LABEL
 from fleetbus.reconcile import Request
 from fleetbus.run.current import ObjectRef, Run, Version, running
 from fleetbus.snapshot.records import ResourceState
-from support.rigs.one_cluster import PODS, Rig, a_pod, fleet_of
+from support.eventually import never
+from support.objects import pod
+from support.rigs.one_cluster import PODS, Rig, fleet_of
 from support.stores.snapshot import Source
 
 REQUEST = Request("copier", "eu1", "prod", "web")
@@ -104,15 +106,14 @@ async def test_r5_a_read_waits_until_the_snapshot_shows_the_write_of_the_last_ru
     rig: Rig,
 ) -> None:
     with running(a_run()) as first:
-        made = await rig.cluster.create(PODS, a_pod("web", namespace="prod"))
+        made = await rig.cluster.create(PODS, pod("web", namespace="prod"))
     version, uid = made["metadata"]["resourceVersion"], made["metadata"]["uid"]
     second = a_run()
     second.recall(first.note())
     with running(second):
         async with asyncio.TaskGroup() as group:
             reads = [group.create_task(way()) for way in _ways(rig)]
-            await asyncio.sleep(0.05)
-            assert not any(read.done() for read in reads)
+            await never(lambda: any(read.done() for read in reads))
             await rig.snapshot.apply(Source().added("web", version, uid=uid))
     assert all(read.result() for read in reads)
     assert second.note() == b""  # nobody need wait for it again
@@ -125,7 +126,7 @@ async def test_r5_with_a_watch_that_hangs_a_written_object_is_read_live(
     monkeypatch.setattr("fleetbus.fleet.cached_reads._WAIT", timedelta())
     with running(a_run()):
         for name, labels in (("web", {"app": "a"}), ("db", {"app": "b"})):
-            await rig.cluster.create(PODS, a_pod(name, namespace="prod", labels=labels))
+            await rig.cluster.create(PODS, pod(name, namespace="prod", labels=labels))
         assert await rig.cluster.get(PODS, "prod", "web")
         assert len(await rig.cluster.list(PODS)) == 2
         assert [_name(one) for one in await rig.cluster.list(PODS, selector="app=b")] == ["db"]

@@ -11,7 +11,8 @@ from fleetbus import Conflict, Invalid, Request
 from fleetbus.finalizers import finalizers_of, has_finalizer, with_finalizer, without_finalizer
 from fleetbus.run.current import ObjectRef, Run, running
 from fleetbus.testing import controller_test
-from support.rigs.one_cluster import PODS, Rig, a_pod
+from support.objects import pod
+from support.rigs.one_cluster import PODS, Rig
 
 MAPS = "v1/configmaps"
 MINE, OTHER = "example.com/mine", "example.com/other"
@@ -19,7 +20,7 @@ REF = ObjectRef("eu1", "core/pods", "prod", "web")
 
 
 def create(rig: Rig, *finalizers: str) -> dict[str, Any]:
-    return rig.server.create(PODS, a_pod("web", finalizers=list(finalizers)), "prod")
+    return rig.server.create(PODS, pod("web", finalizers=list(finalizers)), "prod")
 
 
 def stored(rig: Rig) -> dict[str, Any] | None:
@@ -119,7 +120,7 @@ async def test_d5_another_object_of_the_name_is_left_alone(rig: Rig) -> None:
     obj = create(rig, MINE)
     rig.server.patch(PODS, "prod", "web", {"metadata": {"finalizers": None}})
     rig.server.delete(PODS, "prod", "web")
-    rig.server.create(PODS, a_pod("web", finalizers=[MINE, OTHER]), "prod")
+    rig.server.create(PODS, pod("web", finalizers=[MINE, OTHER]), "prod")
     before = writes(rig)
     await rig.cluster.remove_finalizer(PODS, obj, MINE)
     with pytest.raises(Conflict, match="'web' was deleted or replaced"):

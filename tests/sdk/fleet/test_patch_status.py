@@ -8,7 +8,8 @@ import fleetbus
 from fleetbus import Conflict, IncompleteObject, Invalid, NotFound, Request
 from fleetbus.run.current import ObjectRef, Run, running
 from fleetbus.testing import controller_test
-from support.rigs.one_cluster import PODS, Rig, a_pod
+from support.objects import pod
+from support.rigs.one_cluster import PODS, Rig
 
 DEPLOYMENTS = "apps/v1/deployments"
 REF = ObjectRef("eu1", "core/pods", "prod", "web")
@@ -16,7 +17,7 @@ REF = ObjectRef("eu1", "core/pods", "prod", "web")
 
 @pytest.fixture
 def rig(rig: Rig) -> Rig:
-    rig.server.create(PODS, a_pod("web", labels={"app": "a"}), "prod")
+    rig.server.create(PODS, pod("web", labels={"app": "a"}), "prod")
     return rig
 
 

@@ -11,7 +11,9 @@ from prometheus_client import REGISTRY
 from fleetbus.errors import Conflict, Invalid, LeaseLostError, NotFound
 from fleetbus.reconcile import Request
 from fleetbus.run.current import Run, running
-from support.rigs.one_cluster import PODS, Rig, a_pod
+from support.eventually import never
+from support.objects import pod
+from support.rigs.one_cluster import PODS, Rig
 from support.stores.snapshot import Source
 
 REQUEST = Request("copier", "eu1", "prod", "web")
@@ -19,7 +21,7 @@ REQUEST = Request("copier", "eu1", "prod", "web")
 
 @pytest.fixture
 def rig(rig: Rig) -> Rig:
-    rig.server.create(PODS, a_pod("web", labels={"app": "a"}), "prod")
+    rig.server.create(PODS, pod("web", labels={"app": "a"}), "prod")
     return rig
 
 
@@ -147,8 +149,7 @@ async def test_r5_a_read_waits_until_the_snapshot_shows_the_deletion(rig: Rig) -
         await rig.cluster.delete(PODS, "prod", "web", uid=uid)
         async with asyncio.TaskGroup() as group:
             read = group.create_task(rig.cluster.get(PODS, "prod", "web"))
-            await asyncio.sleep(0.03)
-            assert not read.done()
+            await never(read.done)
             await rig.snapshot.apply(Source().deleted("web", int(version) + 1, uid=uid))
     assert read.result() is None
 
@@ -159,7 +160,7 @@ async def test_r4_a_write_after_the_lease_is_lost_never_leaves(rig: Rig) -> None
     obj["metadata"]["labels"]["app"] = "b"
     cluster = rig.cluster
     for write in (
-        lambda: cluster.create(PODS, a_pod("db", namespace="prod")),
+        lambda: cluster.create(PODS, pod("db", namespace="prod")),
         lambda: cluster.update(PODS, obj),
         lambda: cluster.patch(PODS, "prod", "web", {}),
         lambda: cluster.delete(PODS, "prod", "web", uid=uid),

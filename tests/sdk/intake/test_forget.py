@@ -25,8 +25,9 @@ from fleetbus.controller.controller import Controller
 from fleetbus_cli.queue.forget_records import forget_controller
 from fleetbus_proto import keys
 from support.eventually import eventually
+from support.objects import pod
 from support.processes.programs import installed
-from support.rigs.fleet import Recorder, Rig, pod
+from support.rigs.fleet import Recorder, Rig
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PODS = "v1/pods"

@@ -14,7 +14,8 @@ from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request
 from fleetbus_proto.keys import queue
 from support.eventually import eventually
-from support.rigs.fleet import Recorder, Rig, pod
+from support.objects import pod
+from support.rigs.fleet import Recorder, Rig
 
 PODS = "v1/pods"
 SOON = timedelta(seconds=20)

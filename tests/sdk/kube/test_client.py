@@ -33,16 +33,11 @@ from fleetbus_emulator.apiserver import (
     serve,
 )
 from fleetbus_proto.errors import InvalidName
+from support.objects import config_map
 from support.wire.strategies import SEGMENTS
 
 MAPS = "v1/configmaps"
 ROLES = "rbac.authorization.k8s.io/v1/clusterroles"
-
-
-def config_map(name: str = "a", **changes: Any) -> dict[str, Any]:
-    metadata = {"name": name, "namespace": "default"} | changes.pop("metadata", {})
-    plain = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"k": "v"}}
-    return plain | changes
 
 
 @asynccontextmanager
@@ -72,7 +67,7 @@ async def client(cluster: Cluster) -> AsyncGenerator[KubeClient]:
 
 
 async def test_an_object_is_created_read_changed_and_deleted(client: KubeClient):
-    created = await client.create(MAPS, config_map())
+    created = await client.create(MAPS, config_map("a"))
     assert await client.get(MAPS, "default", "a") == created
     created["data"] = {"k": "w"}
     updated = await client.update(MAPS, created)
@@ -95,10 +90,10 @@ async def test_what_is_not_there_is_none_or_false_and_a_write_to_it_is_not_found
         await client.create(MAPS, {"metadata": {"name": "a"}})
     assert not await client.delete(MAPS, "default", "a")
     with pytest.raises(errors.NotFound) as caught:
-        await client.update(MAPS, config_map())
+        await client.update(MAPS, config_map("a"))
     assert (caught.value.status, caught.value.reason) == (404, "NotFound")
     with pytest.raises(errors.NotFound):
-        await client.create(MAPS, config_map(metadata={"namespace": "nowhere"}))
+        await client.create(MAPS, config_map("a", namespace="nowhere"))
     with pytest.raises(errors.NotFound):
         await client.list("example.com/v1/unheard")
 
@@ -106,17 +101,17 @@ async def test_what_is_not_there_is_none_or_false_and_a_write_to_it_is_not_found
 async def test_an_object_that_is_there_already_is_reported_apart_from_a_conflict(
     client: KubeClient,
 ):
-    created = await client.create(MAPS, config_map())
+    created = await client.create(MAPS, config_map("a"))
     with pytest.raises(errors.AlreadyExists):
-        await client.create(MAPS, config_map())
-    await client.update(MAPS, config_map(data={}))
+        await client.create(MAPS, config_map("a"))
+    await client.update(MAPS, config_map("a") | {"data": {}})
     with pytest.raises(errors.Conflict) as caught:
         await client.update(MAPS, created)
     assert not isinstance(caught.value, errors.AlreadyExists)
 
 
 async def test_r4_a_delete_with_another_uid_or_version_is_a_conflict(client: KubeClient):
-    created = await client.create(MAPS, config_map())
+    created = await client.create(MAPS, config_map("a"))
     for precondition in ({"uid": "another"}, {"resource_version": "1"}):
         with pytest.raises(errors.Conflict):
             await client.delete(MAPS, "default", "a", **precondition)
@@ -131,21 +126,21 @@ async def test_an_object_that_is_not_acceptable_is_invalid(client: KubeClient):
 
 
 async def test_a_dry_run_changes_nothing(client: KubeClient, cluster: Cluster):
-    await client.create(MAPS, config_map(), dry_run=True)
-    await client.apply(MAPS, config_map(), field_manager="m", dry_run=True)
+    await client.create(MAPS, config_map("a"), dry_run=True)
+    await client.apply(MAPS, config_map("a"), field_manager="m", dry_run=True)
     assert cluster.list(MAPS, "default") == [
         obj for obj in cluster.list(MAPS, "default") if obj["metadata"]["name"] != "a"
     ]
 
 
 async def test_d3_an_apply_owns_its_fields_and_names_who_owns_a_disputed_one(client: KubeClient):
-    await client.apply(MAPS, config_map(), field_manager="one")
+    await client.apply(MAPS, config_map("a"), field_manager="one")
     with pytest.raises(errors.Conflict) as caught:
-        await client.apply(MAPS, config_map(data={"k": "w"}), field_manager="two")
+        await client.apply(MAPS, config_map("a", k="w"), field_manager="two")
     (cause,) = caught.value.details["causes"]
     assert cause["field"] == ".data.k"
     assert '"one"' in cause["message"]
-    forced = await client.apply(MAPS, config_map(data={"k": "w"}), field_manager="two", force=True)
+    forced = await client.apply(MAPS, config_map("a", k="w"), field_manager="two", force=True)
     assert forced["data"] == {"k": "w"}
 
 
@@ -163,7 +158,7 @@ async def test_a_status_is_replaced_apart_from_the_rest(client: KubeClient):
 
 
 async def test_the_field_manager_and_the_user_agent_are_ours(client: KubeClient, cluster: Cluster):
-    created = await client.create(MAPS, config_map(), field_manager="fleetbus-x")
+    created = await client.create(MAPS, config_map("a"), field_manager="fleetbus-x")
     assert [m["manager"] for m in created["metadata"]["managedFields"]] == ["fleetbus-x"]
     assert {request.user_agent for request in cluster.requests} == {"fleetbus"}
 

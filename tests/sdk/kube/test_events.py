@@ -14,7 +14,8 @@ from redis.asyncio import Redis
 from fleetbus.fleet.cluster import Cluster
 from fleetbus.reconcile import Request
 from fleetbus.run.current import Run, running
-from support.rigs.one_cluster import PODS, Rig, a_pod, one_cluster
+from support.objects import pod
+from support.rigs.one_cluster import PODS, Rig, one_cluster
 
 REQUEST = Request("keeper", "eu1", "prod", "web")
 
@@ -22,7 +23,7 @@ REQUEST = Request("keeper", "eu1", "prod", "web")
 @pytest.fixture
 async def rig(redis: Redis, tmp_path: pathlib.Path) -> AsyncGenerator[Rig]:
     async with one_cluster(redis, tmp_path) as made:
-        made.server.create(PODS, a_pod("web"), "prod")
+        made.server.create(PODS, pod("web"), "prod")
         yield made
 
 
@@ -89,8 +90,8 @@ async def test_too_much_about_one_object_is_dropped_and_counted(rig: Rig) -> Non
 
 async def test_what_cannot_be_said_fails_nothing_and_is_counted(rig: Rig) -> None:
     before = counted("failed")
-    pod = a_pod("ghost", namespace="nowhere")
-    await say(rig.cluster, pod)
+    ghost = pod("ghost", namespace="nowhere")
+    await say(rig.cluster, ghost)
     with running(Run(REQUEST, holds=lambda: False)):
         await rig.cluster.event(await a_read_pod(rig), reason="Seen", message="too late")
     assert counted("failed") == before + 2

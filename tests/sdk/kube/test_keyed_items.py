@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from fleetbus.kube.applied import is_applied
 from fleetbus.kube.keyed_items import FieldsByKey, ItemsByKey, read_key
+from support.full import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +39,7 @@ def _same(first: Any, second: Any) -> bool:
 
 
 @given(items=st.lists(MEMBERS | st.none(), max_size=6), key=KEYS, data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 def test_d3_places_are_those_that_each_comparison_finds(
     items: list[Tree | None], key: Tree, data: st.DataObject
 ):
@@ -54,7 +55,7 @@ def test_d3_places_are_those_that_each_comparison_finds(
 
 
 @given(item=MEMBERS, keys=st.lists(KEYS, max_size=4, unique_by=json.dumps))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 def test_d26_fields_of_an_item_are_those_that_each_comparison_finds(item: Tree, keys: list[Tree]):
     fields: Tree = {f"k:{json.dumps(key)}": {"at": at} for at, key in enumerate(keys)}
     expected = {

@@ -23,7 +23,8 @@ from fleetbus.workqueue import Add, QueueUnavailableError, RedisQueue
 from fleetbus_proto import keys
 from fleetbus_proto.keys import SnapshotKeys
 from support.eventually import eventually
-from support.rigs.fleet import Rig, pod
+from support.objects import pod
+from support.rigs.fleet import Rig
 from support.rigs.worker import FIRST, POLICY, Notes, working
 from support.stores.snapshot import Snapshot, Source
 

@@ -15,7 +15,8 @@ from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request
 from fleetbus_devfleet.processes.servers import ValkeyServer
 from support.eventually import eventually
-from support.rigs.fleet import Rig, fleet_rig, pod
+from support.objects import pod
+from support.rigs.fleet import Rig, fleet_rig
 from support.rigs.projector import shorten_checks
 
 PODS = "v1/pods"

@@ -22,7 +22,8 @@ from fleetbus.store.connection import connect
 from fleetbus.store.refusals import hint_for
 from fleetbus_devfleet.processes.servers import NatsServer
 from support.eventually import eventually
-from support.rigs.fleet import fleet_rig, pod
+from support.objects import pod
+from support.rigs.fleet import fleet_rig
 from support.rigs.projector import shorten_checks
 from support.stores.documented_users import PASSWORD, documented_user
 from support.stores.refusing_store import RefusingStore, State, refusing_store

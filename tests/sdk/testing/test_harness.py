@@ -20,17 +20,9 @@ from fleetbus.testing import (
     controller_test,
     emulated_fleet,
 )
+from support.objects import config_map
 
 MAPS = "v1/configmaps"
-
-
-def config_map(name: str, value: str = "1") -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": name, "namespace": "default"},
-        "data": {"k": value},
-    }
 
 
 def copier(name: str = "copier") -> fleetbus.Controller:
@@ -46,7 +38,7 @@ def copier(name: str = "copier") -> fleetbus.Controller:
             if found := await target.live.get(MAPS, "default", request.name):
                 await target.delete(MAPS, "default", request.name, uid=found["metadata"]["uid"])
             return
-        wanted = config_map(request.name) | {"data": source["data"]}
+        wanted = config_map(request.name, k="1") | {"data": source["data"]}
         await target.apply(MAPS, wanted, force=True)
 
     return controller
@@ -65,7 +57,7 @@ async def test_a_controller_runs_on_emulated_clusters_until_nothing_is_left_to_d
     valkey_url: str,
 ) -> None:
     async with controller_test(copier(), store=valkey_url) as t:
-        t.clusters["a"].create(MAPS, config_map("x"))
+        t.clusters["a"].create(MAPS, config_map("x", k="1"))
         await t.run_until_idle()
         assert data_of(t, "b", "x") == {"k": "1"}
         assert of(t, "x") == [("done", 1)]
@@ -106,7 +98,7 @@ async def test_hours_pass_without_waiting_and_every_timer_fires_at_its_time(
         return fleetbus.Result(requeue_after=timedelta(minutes=25))
 
     async with controller_test(controller, store=valkey_url) as t:
-        t.clusters["a"].create(MAPS, config_map("x"))
+        t.clusters["a"].create(MAPS, config_map("x", k="1"))
         await t.run_until_idle()
         assert len(at) == 1
         await t.advance(timedelta(minutes=24))
@@ -127,7 +119,7 @@ async def test_a_failure_is_retried_at_once_and_reported_with_its_attempts(valke
             raise left.pop(0)
 
     async with controller_test(controller, store=valkey_url) as t:
-        t.clusters["a"].create(MAPS, config_map("x"))
+        t.clusters["a"].create(MAPS, config_map("x", k="1"))
         await t.run_until_idle()
         assert of(t, "x") == [("retried", 1), ("retried", 2), ("done", 3)]
         errors = [r.error for r in t.requests if r.request.name == "x"]
@@ -150,7 +142,7 @@ async def test_what_never_succeeds_is_reported_with_its_reason_and_the_others_ar
         raise ValueError("seven")
 
     async with controller_test(controller, broken, store=valkey_url) as t:
-        t.clusters["a"].create(MAPS, config_map("x"))
+        t.clusters["a"].create(MAPS, config_map("x", k="1"))
         with pytest.raises(NotIdle, match=r"broken fails for cluster://a/.*: ValueError: seven"):
             await t.run_until_idle()
         assert t.clusters["b"].get(MAPS, "default", "x") is not None
@@ -167,7 +159,7 @@ async def test_a_run_that_hangs_is_named_after_the_limit_and_does_not_hold_up_th
         await asyncio.Event().wait()
 
     async with controller_test(controller, store=valkey_url) as t:
-        t.clusters["a"].create(MAPS, config_map("x"))
+        t.clusters["a"].create(MAPS, config_map("x", k="1"))
         with pytest.raises(NotIdle, match=r"hanging is still running cluster://a/default/x"):
             await t.run_until_idle(within=timedelta(milliseconds=300))
 
@@ -184,7 +176,7 @@ async def test_labels_and_the_hub_of_a_test_choose_clusters(valkey_url: str) -> 
     regions = {"a": {"region": "eu"}, "b": {"region": "us"}}
     async with controller_test(controller, clusters=regions, hub="b", store=valkey_url) as t:
         for name in regions:
-            t.clusters[name].create(MAPS, config_map("x"))
+            t.clusters[name].create(MAPS, config_map("x", k="1"))
         await t.run_until_idle()
     assert seen == {("a", "b")}
 
@@ -219,7 +211,7 @@ async def test_a_map_that_fails_is_reported(valkey_url: str) -> None:
 
 def create(fleet: EmulatedFleet) -> None:
     for name in ("x", "y", "z"):
-        fleet["a"].create(MAPS, config_map(name))
+        fleet["a"].create(MAPS, config_map(name, k="1"))
 
 
 def change(fleet: EmulatedFleet) -> None:
@@ -228,7 +220,7 @@ def change(fleet: EmulatedFleet) -> None:
 
 
 def restore(fleet: EmulatedFleet) -> None:
-    fleet["a"].create(MAPS, config_map("y", "3"))
+    fleet["a"].create(MAPS, config_map("y", k="3"))
     fleet["a"].delete(MAPS, "default", "z")
 
 
@@ -248,7 +240,7 @@ async def test_r2_one_that_counts_its_runs_does_not_and_the_difference_is_shown(
         found = await target.get(MAPS, "default", request.name)
         runs = int(found["data"].get("k", 0)) if found else 0
         await target.apply(
-            MAPS, config_map(request.name, str(runs + 1)), field_manager="count", force=True
+            MAPS, config_map(request.name, k=str(runs + 1)), field_manager="count", force=True
         )
 
     with pytest.raises(AssertionError, match=r"'counter' does not converge \(seed 0, order \d"):

@@ -17,7 +17,8 @@ from fleetbus.store.connection import connect
 from fleetbus.workqueue.scripts import load
 from fleetbus_proto.keys import SnapshotKeys
 from support.eventually import eventually
-from support.rigs.fleet import Recorder, Rig, pod
+from support.objects import pod
+from support.rigs.fleet import Recorder, Rig
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PODS = "v1/pods"

@@ -23,8 +23,9 @@ from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.workqueue import Add, RedisQueue
 from fleetbus_proto.keys import SnapshotKeys, queue, queue_checkpoint, queue_replay_claim
 from fleetbus_proto.subjects import STREAM, Verb, event_subject
-from support.eventually import eventually
-from support.rigs.fleet import Recorder, Rig, pod
+from support.eventually import eventually, stays
+from support.objects import pod
+from support.rigs.fleet import Recorder, Rig
 from support.rigs.projector import shorten_checks
 from support.stores.snapshot import Source
 
@@ -226,8 +227,10 @@ async def test_p12_of_processes_that_start_at_once_one_enqueues_and_the_others_s
 
         rig.start_reconciler(controller)
         await eventually(lambda: logged("initial_sync_by_another_process"), within=SOON)
-        await asyncio.sleep(0.3)  # three more looks
-        assert logged("initial_sync_by_another_process") == ["info"]
+        # three more looks
+        await stays(
+            ["info"], lambda: logged("initial_sync_by_another_process"), timedelta(seconds=0.3)
+        )
         assert "initial_sync_failed" not in [line["event"] for line in lines]
         await rig.redis.delete(queue_replay_claim("pods"))
         await rig.quiet("pods")
@@ -266,8 +269,10 @@ async def test_b17_p12_a_controller_that_missed_messages_reconciles_what_it_miss
     )  # as the projector tells it
     await eventually(lambda: recorder.of("a", "default", "missed"), within=SOON)
     await rig.quiet("pods")
-    await asyncio.sleep(0.3)  # three more looks
-    assert [run.request.name for run in recorder.runs] == ["missed"]
+    # three more looks
+    await stays(
+        ["missed"], lambda: [run.request.name for run in recorder.runs], timedelta(seconds=0.3)
+    )
 
 
 async def test_r8_no_run_begins_before_the_fleet_is_known(

@@ -8,7 +8,8 @@ from fleetbus.controller.controller import Controller
 from fleetbus.snapshot import ListQuery
 from fleetbus_proto.keys import SnapshotKeys
 from support.eventually import eventually
-from support.rigs.fleet import Recorder, fleet_rig, pod
+from support.objects import pod
+from support.rigs.fleet import Recorder, fleet_rig
 from support.servers.valkey_cluster import valkey_cluster
 
 PODS = "v1/pods"

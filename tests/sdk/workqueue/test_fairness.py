@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fleetbus.workqueue import Add, Breaker, Priority, QueuePolicy
+from support.eventually import never
 from support.stores.workqueue import Rig, named
 
 if TYPE_CHECKING:
@@ -318,8 +319,7 @@ async def test_q9_a_breaker_without_items_hands_the_next_one_out_as_a_probe(
     [held] = await lease_of_an_open_breaker(rig)
     await rig.advance(LONG)
     waiting = asyncio.create_task(queue.take(10, wait=timedelta(seconds=10)))
-    await asyncio.sleep(0.05)
-    assert not waiting.done()
+    await never(waiting.done)
     started = time.monotonic()
     await fill(queue, *of("dead", 3, "new"))
     [probe] = await waiting

@@ -27,7 +27,7 @@ from fleetbus.workqueue import (
 from fleetbus.workqueue.heartbeat import end_process
 from fleetbus.workqueue.scripts import Transitions
 from fleetbus_devfleet.processes.servers import valkey_server
-from support.eventually import eventually
+from support.eventually import eventually, stays
 from support.processes.programs import module
 from support.stores.workqueue import named
 
@@ -100,8 +100,7 @@ async def test_q5_a_blocked_event_loop_loses_no_lease(valkey_url: str, queue: Re
         leases = await queue.take(2)
         heartbeat.hold(leases)
         time.sleep(LEASE * 1.5)  # noqa: ASYNC251 - blocking the loop is the point
-        await asyncio.sleep(0)
-        assert losses.leases == []
+        await stays([], lambda: losses.leases)
         assert await queue.done(leases) == []
         heartbeat.drop(leases)
     assert sum(recovered) == 0
@@ -127,8 +126,8 @@ async def test_q5_a_refused_lease_is_reported_once_and_only_while_its_handler_ru
         heartbeat.outlive(leases[1])
         await queue.done(leases)
         await eventually(lambda: losses.leases)
-        await asyncio.sleep(LEASE * 2 / 3)  # two more beats
-        assert losses.leases == leases[:1]
+        # two more beats
+        await stays(leases[:1], lambda: losses.leases, timedelta(seconds=LEASE * 2 / 3))
 
 
 async def test_q5_a_lease_whose_take_was_answered_late_is_confirmed_and_not_reported_lost(
@@ -183,8 +182,7 @@ async def test_q5_a_short_outage_is_no_loss(tmp_path: Path):
         os.kill(server.pid, signal.SIGSTOP)
         await asyncio.sleep(LEASE / 4)
         os.kill(server.pid, signal.SIGCONT)
-        await asyncio.sleep(LEASE)
-        assert losses.leases == []
+        await stays([], lambda: losses.leases, timedelta(seconds=LEASE))
         assert await queue.done(leases) == []
 
 

@@ -28,11 +28,11 @@ from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_emulator.apiserver import ApiError, LoggedRequest
 from support.api.chart import crds
 from support.api.custom_resource_definitions import CRDS
-from support.eventually import eventually
+from support.eventually import eventually, never
 from support.processes.programs import installed
 from support.processes.services import Processes
 from support.rigs.fleet import RESOURCES, Rig
-from support.rigs.scenario import FULL, QUIET, WITHIN, Scenario, encoded, never, scenario
+from support.rigs.scenario import FULL, QUIET, WITHIN, Scenario, encoded, scenario
 from support.servers.real_cluster import REAL
 
 Object = dict[str, Any]

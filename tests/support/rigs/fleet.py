@@ -289,12 +289,3 @@ class Recorder:
 
     def keys(self) -> set[tuple[str, str, str]]:
         return {(r.request.cluster, r.request.namespace, r.request.name) for r in self.runs}
-
-
-def pod(name: str, *, labels: dict[str, str] | None = None) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": labels or {}},
-        "spec": {"containers": [{"name": "main", "image": "busybox"}]},
-    }

@@ -81,12 +81,6 @@ class Rig:
         return tree
 
 
-def a_pod(name: str, **metadata: Any) -> dict[str, Any]:
-    spec = {"containers": [{"name": "m", "image": "i"}]}
-    tree = {"metadata": {"name": name, **metadata}, "spec": spec}
-    return {"apiVersion": "v1", "kind": "Pod", **tree}
-
-
 @asynccontextmanager
 async def one_cluster(redis: Redis, folder: pathlib.Path) -> AsyncGenerator[Rig]:
     snapshot = Snapshot(redis)

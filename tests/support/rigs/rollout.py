@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from typing import Any
 
-from support.rigs.distributor import CONFIG_MAP, Object, Rig
+from support.objects import config_map
+from support.rigs.distributor import Object, Rig
 
 MAPS = "v1/configmaps"
 DEPLOYMENTS = "apps/v1/deployments"
 T1, T2, T4 = {"name": "t1"}, {"name": "t2"}, {"name": "t4"}
 EVERYWHERE = {"clusters": [T1, T2, T4]}
 CANARY = {"name": "canary", "clusters": [T1]}
-
-
-def config_map(value: str, name: str = "m") -> Object:
-    made = copy.deepcopy(CONFIG_MAP)
-    made["metadata"]["name"] = name
-    made["data"] = {"k": value}
-    return made
-
-
-def deployment(image: str) -> Object:
-    labels = {"app": "web"}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "web", "namespace": "default"},
-        "spec": {
-            "replicas": 1,
-            "selector": {"matchLabels": labels},
-            "template": {
-                "metadata": {"labels": labels},
-                "spec": {"containers": [{"name": "c", "image": image}]},
-            },
-        },
-    }
 
 
 def values(rig: Rig, name: str = "m") -> dict[str, str]:
@@ -65,7 +41,7 @@ def vote(rig: Rig, wave: str, gate: str, **body: str) -> None:
 
 async def on_v1(rig: Rig, **spec: Any) -> None:
     """Everything is on the first revision, whose waves have passed."""
-    rig.create(template=config_map("v1"), placement=EVERYWHERE, rollout={"waves": [CANARY]})
+    rig.create(template=config_map(k="v1"), placement=EVERYWHERE, rollout={"waves": [CANARY]})
     await rounds(rig)
     assert values(rig) == dict.fromkeys(("t1", "t2", "t4"), "v1")
     assert rollout(rig)["phase"] == "Complete"

@@ -31,7 +31,7 @@ from fleetbus_proto.subjects import Verb
 from fleetbus_reconciler.settings import ReconcilerSettings
 from fleetbus_watcher.main import ANY_CLUSTER, run_pool
 from fleetbus_watcher.settings import PoolSettings, WatcherSettings
-from support.eventually import eventually
+from support.eventually import eventually, never
 from support.full import FULL
 from support.rigs.fleet import Recorder, Rig
 from support.rigs.watcher import QUICK, read_stream
@@ -218,7 +218,7 @@ class Scenario:
         for recorder in self.recorders:
             await self.rig.quiet(recorder.controller.name, WITHIN)
         before = len(self.writes())
-        await never(lambda: self.writes()[before:])
+        await never(lambda: self.writes()[before:], QUIET)
         for recorder in self.recorders:
             queue = RedisQueue(self.rig.redis, recorder.controller.name)
             stats = await queue.stats()
@@ -306,15 +306,6 @@ async def _content(rig: Rig) -> bytes:
         command, *arguments = commands[kind if isinstance(kind, bytes) else kind.encode()]
         parts.append(repr((key, await redis.execute_command(command, key, *arguments))).encode())
     return b"\n".join(parts)
-
-
-async def never(predicate: Any, within: timedelta = QUIET) -> None:
-    """Whether something never happens, for the quiet time."""
-    try:
-        found = await eventually(predicate, within)
-    except AssertionError:
-        return
-    raise AssertionError(f"it happened: {found!r}")
 
 
 @asynccontextmanager

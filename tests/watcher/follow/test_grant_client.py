@@ -22,7 +22,7 @@ from fleetbus_proto.keys import KV_BUCKET, kv_grant
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import STREAM
 from fleetbus_watcher.follow import grant_client
-from support.eventually import eventually
+from support.eventually import eventually, stays
 from support.rigs.watcher import Rig
 from support.wire.grant_messages import Asker
 
@@ -322,8 +322,7 @@ async def test_w7_a_projector_that_gives_signs_of_life_is_waited_for(rig: Rig):
     rig.start(grant_patience=timedelta(seconds=0.8))
     await eventually(asker.is_there)
     async with giving_signs(rig, asker):
-        await asyncio.sleep(1.2)
-        assert rig.requests("list") == []
+        await stays([], lambda: rig.requests("list"), timedelta(seconds=1.2))
     await eventually(rig.ends)  # and no longer
 
 

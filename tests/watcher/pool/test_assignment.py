@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fleetbus_watcher.pool.assignment import Step, assign, capacity, next_step, weigh
 from fleetbus_watcher.pool.records import MemberRecord, MemberTracker
+from support.full import examples
 
 NAMES = st.lists(st.text("abcdefgh0123456789-", min_size=1, max_size=12), max_size=60, unique=True)
 MEMBERS = st.lists(
@@ -29,7 +30,7 @@ def unevenness(owners: dict[str, str], count: int) -> float:
 
 
 @given(NAMES, MEMBERS)
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_w22_every_cluster_has_one_owner_and_no_member_more_than_its_capacity(
     clusters: list[str], pool: list[str]
 ):
@@ -42,7 +43,7 @@ def test_w22_every_cluster_has_one_owner_and_no_member_more_than_its_capacity(
 
 
 @given(NAMES, MEMBERS, st.randoms())
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_w22_every_member_comes_to_the_same_answer(
     clusters: list[str], pool: list[str], random: Random
 ):

@@ -28,6 +28,7 @@ from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus_emulator.apiserver import Abort, Cluster, Delay, Fail, serve
 from fleetbus_proto.keys import SnapshotKeys
 from support.hostile.redirected_address import shared_address
+from support.objects import config_map
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -57,10 +58,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def cluster() -> Cluster:
     return Cluster("eu1")
-
-
-def config_map(name: str = "a") -> dict[str, object]:
-    return {"metadata": {"name": name, "namespace": "default"}}
 
 
 class Fixed:
@@ -132,12 +129,12 @@ async def test_w13_what_another_cluster_lacks_is_not_absent_and_nothing_is_writt
                 await absence
             assert refused.value.cluster == "eu1"
         with pytest.raises(NotAccepted, match="fleetbus clusters accept eu1 --uid"):
-            await client.create(MAPS, config_map())
+            await client.create(MAPS, config_map("a"))
     assert cluster.get(MAPS, "default", "a") is None
 
 
 async def test_w13_an_object_of_another_cluster_is_not_ours(cluster: Cluster, clock: Clock):
-    cluster.create(MAPS, config_map(), "default")
+    cluster.create(MAPS, config_map("a"), "default")
     async with client_of(cluster) as client:
         assert await client.get(MAPS, "default", "a")
         cluster.swap_uid()
@@ -153,13 +150,13 @@ async def test_w13_the_accepted_cluster_is_believed_again(cluster: Cluster):
         with pytest.raises(NotAccepted):
             await client.get(MAPS, "default", "a")
         cluster.swap_uid(uid)
-        assert await client.create(MAPS, config_map())
+        assert await client.create(MAPS, config_map("a"))
 
 
 async def test_w13_a_new_connection_is_not_believed_before_somebody_looked_behind_it():
     async with shared_address() as address, engaged(address.config, address.right.uid) as client:
         for one in (address.right, address.wrong):
-            one.create(MAPS, config_map(), "default")
+            one.create(MAPS, config_map("a"), "default")
         assert await client.get(MAPS, "default", "a")
         await address.lead_elsewhere()
         with contextlib.suppress(errors.KubeError):  # of the connection that broke
@@ -182,7 +179,7 @@ async def test_w13_nothing_is_sent_through_a_connection_that_leads_to_another_cl
 
 async def test_w13_an_old_connection_does_not_vouch_for_a_new_one():
     async with shared_address() as address, engaged(address.config, address.right.uid) as client:
-        address.right.create(MAPS, config_map(), "default")
+        address.right.create(MAPS, config_map("a"), "default")
         assert await client.get(MAPS, "default", "a")
         address.lead_new_connections_elsewhere()
         late = timedelta(seconds=0.2)
@@ -207,7 +204,7 @@ async def test_w13_before_a_watcher_reported_the_first_cluster_that_answers_coun
         with pytest.raises(NotAccepted):
             await client.get(MAPS, "default", "a")
         with pytest.raises(NotAccepted):
-            await client.create(MAPS, config_map())
+            await client.create(MAPS, config_map("a"))
 
 
 async def test_w13_a_store_that_lost_everything_leaves_the_uid_on_record_in_the_hub(
@@ -242,7 +239,7 @@ async def test_w13_s7_where_kube_system_may_not_be_read_the_missing_right_is_nam
         with pytest.raises(NotAccepted, match="get on namespace kube-system is needed"):
             await client.get(MAPS, "default", "a")
         with pytest.raises(NotAccepted):
-            await client.create(MAPS, config_map())
+            await client.create(MAPS, config_map("a"))
     assert cluster.get(MAPS, "default", "a") is None
 
 
@@ -260,7 +257,7 @@ async def test_w13_a_look_that_fails_is_one_for_all_who_waited_for_it(cluster: C
 
 
 async def test_w13_reads_of_what_is_there_cost_one_look(cluster: Cluster, clock: Clock):
-    cluster.create(MAPS, config_map(), "default")
+    cluster.create(MAPS, config_map("a"), "default")
     async with client_of(cluster) as client:
         for _ in range(50):
             assert await client.get(MAPS, "default", "a")

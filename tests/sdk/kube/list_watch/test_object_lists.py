@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Any
 
 import pytest
 import yaml
@@ -12,13 +11,10 @@ from fleetbus import errors
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig
 from fleetbus_emulator.apiserver import Cluster, PartialList, serve
+from support.objects import config_map
 
 MAPS = "v1/configmaps"
 SECRETS = "v1/secrets"
-
-
-def config_map(name: str, **metadata: Any) -> dict[str, Any]:
-    return {"metadata": {"name": name, **metadata}}
 
 
 @pytest.fixture
@@ -52,7 +48,7 @@ async def test_items_of_a_list_know_their_kind(client: KubeClient, cluster: Clus
 
 
 async def test_a_list_takes_selectors(client: KubeClient, cluster: Cluster):
-    cluster.create(MAPS, config_map("a", labels={"x": "y"}), "default")
+    cluster.create(MAPS, config_map("a", metadata={"labels": {"x": "y"}}), "default")
     cluster.create(MAPS, config_map("b"), "default")
     found = await client.list(MAPS, "default", label_selector="x in (y,z)")
     assert [o["metadata"]["name"] for o in found] == ["a"]
