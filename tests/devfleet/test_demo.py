@@ -58,6 +58,7 @@ def _read_until(demo: subprocess.Popen[str], text: str) -> str:
     return said
 
 
+@pytest.mark.full  # CI runs `make demo`
 def test_the_demo_plays_to_the_end_and_every_claim_holds(demo: subprocess.Popen[str]):
     said, _ = demo.communicate(timeout=58)
 

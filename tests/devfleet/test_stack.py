@@ -280,6 +280,7 @@ async def test_a_stack_starts_breaks_mends_and_leaves_no_process(tmp_path: Path)
     assert set(running_children()) == before
 
 
+@pytest.mark.full  # test_servers has it of one child
 async def test_a_part_that_ends_early_is_reported_with_its_last_words(tmp_path: Path):
     module = tmp_path / "broken.py"
     module.write_text("raise RuntimeError('this module is broken on purpose')\n")

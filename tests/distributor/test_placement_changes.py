@@ -1,4 +1,5 @@
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -236,7 +237,7 @@ async def test_a_protected_object_is_never_deleted(rig: Rig):
 async def test_d5_an_object_that_is_protected_at_the_last_moment_is_not_deleted(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
-    rig.create(template=template(), placement=EVERYWHERE)
+    rig.create(template=config_map(), placement=EVERYWHERE)
     await rig.reconcile()
     client = rig.fleet.cluster("t2").live
     really_delete = client.delete

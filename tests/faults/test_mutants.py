@@ -47,10 +47,15 @@ def attributes() -> dict[Attribute, Any]:
     return {(owner, name): value for owner in owners for name, value in vars(owner).items()}
 
 
+@pytest.fixture(scope="module")
+def before() -> dict[Attribute, Any]:
+    """What every test finds, and leaves."""
+    return attributes()
+
+
 @pytest.fixture
-def changed() -> Generator[Callable[[], list[Attribute]]]:
+def changed(before: dict[Attribute, Any]) -> Generator[Callable[[], list[Attribute]]]:
     """Which attributes are other ones than before the test; after it they are as they were."""
-    before = attributes()
 
     def look() -> list[Attribute]:
         return [key for key, value in attributes().items() if before.get(key, look) is not value]
@@ -61,15 +66,16 @@ def changed() -> Generator[Callable[[], list[Attribute]]]:
             setattr(owner, name, before[owner, name])
         else:
             delattr(owner, name)
-    assert look() == []
 
 
 @pytest.mark.parametrize("name", [*_ALL])
-def test_v6_a_mutation_replaces_what_is_there(name: str, changed: Callable[[], list[Attribute]]):
-    before = {*attributes()}
+def test_v6_a_mutation_replaces_what_is_there(
+    name: str, before: dict[Attribute, Any], changed: Callable[[], list[Attribute]]
+):
     _ALL[name]()
-    assert changed(), "it changes nothing"
-    assert [key for key in changed() if key not in before] == [], "it adds what nobody calls"
+    attributes = changed()
+    assert attributes, "it changes nothing"
+    assert [key for key in attributes if key not in before] == [], "it adds what nobody calls"
 
 
 @pytest.mark.parametrize("name", ["no-fence-check", "done-drops-dirty"])

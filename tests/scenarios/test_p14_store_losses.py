@@ -290,6 +290,7 @@ def losses(quick: Sequence[Loss], *full: Loss) -> Sequence[Loss]:
     return [*quick, *(full if FULL else ())]
 
 
+@pytest.mark.full  # the store alone: the tests of the reconciler and of the SDK have it, too
 async def test_p11_p13_a_store_that_was_lost_or_went_back_deletes_nothing(world: World) -> None:
     for loss in losses(
         [redis_flushed, redis_failed_over], redis_rolled_back, redis_restarted_empty

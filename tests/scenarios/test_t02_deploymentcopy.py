@@ -49,6 +49,7 @@ async def copied(rig: Rig, name: str, replicas: int) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.full  # its example has a test that always runs
 async def test_t2_a_copy_has_an_equal_spec_an_owner_mark_and_no_identity_of_the_source(
     rig: Rig,
 ) -> None:
@@ -72,6 +73,7 @@ async def test_t2_a_copy_has_an_equal_spec_an_owner_mark_and_no_identity_of_the_
     assert owner.block_owner_deletion
 
 
+@pytest.mark.full  # its example has a test that always runs
 async def test_t2_changes_follow_edits_and_deletions_of_the_copy_are_undone(
     rig: Rig,
 ) -> None:
@@ -103,6 +105,7 @@ async def test_t2_other_namespaces_and_strangers_are_left_alone(rig: Rig) -> Non
     assert after == before
 
 
+@pytest.mark.full  # its example has a test that always runs
 async def test_t2_a_deleted_source_takes_its_copy_with_it(rig: Rig) -> None:
     rig.clusters["a"].create(DEPLOYMENTS, deployment("d", replicas=2), "default")
     await copied(rig, "d", 2)

@@ -42,6 +42,7 @@ async def haunted(rig: Rig, *places: tuple[str, str, str], within: timedelta = W
     await eventually(lambda: ghosts(rig).keys() == set(places), within)
 
 
+@pytest.mark.full  # its example has a test that always runs
 async def test_t3_every_pod_of_two_clusters_has_one_ghost_also_when_the_kind_comes_later(
     open_rig: Callable[..., Awaitable[Rig]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

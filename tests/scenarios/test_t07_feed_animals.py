@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.durables import consumer_info
 from fleetbus.controller.controller import Controller
@@ -122,6 +124,7 @@ async def converged(story: Scenario) -> None:
     await rig.quiet("feed-animals")
 
 
+@pytest.mark.full  # its example has a test that always runs
 async def test_t7_all_animals_are_fed_all_config_maps_greeted_and_then_nobody_writes(
     open_rig: OpenRig, tmp_path: pathlib.Path
 ) -> None:

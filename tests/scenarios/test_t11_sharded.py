@@ -92,6 +92,7 @@ async def change(rig: Rig, within: timedelta) -> dict[str, str]:
     raise AssertionError
 
 
+@pytest.mark.full  # CI runs the cut of `make faults-workers`, and the example has a test
 async def test_t11_replicas_share_one_cluster_take_over_and_grow_without_doubling(
     open_rig: OpenRig,
 ) -> None:

@@ -87,6 +87,7 @@ def start(rig: Rig) -> None:
         rig.start_watcher(name)
 
 
+@pytest.mark.full  # its example has a test that always runs
 async def test_t14_a_test_runs_in_every_cluster_and_tells_what_became_of_its_jobs(
     rig: Rig,
 ) -> None:

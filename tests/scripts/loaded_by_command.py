@@ -1,8 +1,13 @@
-"""Runs the command line, and then prints which heavy modules that took, as JSON on a last line."""
+"""Runs commands of the command line, each in a fork of its own, and prints what they import.
+
+For each line of the standard input, the words of a command, one line is printed: a JSON list of
+these words and of the heavy modules that are loaded when the command ends.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 from fleetbus_cli.main import main
@@ -13,9 +18,25 @@ _HEAVY = {
     *("fleetbus_devfleet", "fleetbus_distributor", "fleetbus_emulator"),
 }
 
-if __name__ == "__main__":
-    sys.argv[0] = "fleetbus"
+
+def run(words: str) -> None:
+    """Run one command, and print what it has loaded in place of its output."""
+    report = os.dup(1)
+    with open(os.devnull, "w") as nothing:  # noqa: PTH123 -- pathlib may be what it loads
+        os.dup2(nothing.fileno(), 1)
+    sys.argv = ["fleetbus", *words.split()]
     try:
         main()
     finally:
-        print(f"\n{json.dumps(sorted(_HEAVY & sys.modules.keys()))}", file=sys.stderr)
+        loaded = sorted(_HEAVY & sys.modules.keys())
+        os.write(report, f"{json.dumps([words, loaded])}\n".encode())
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    commands = sys.stdin.read().splitlines()
+    for words in commands:
+        if not os.fork():
+            run(words)
+    for _ in commands:
+        os.wait()

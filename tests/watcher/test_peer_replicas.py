@@ -140,6 +140,7 @@ async def replicas(
         yield rig, both
 
 
+@pytest.mark.full  # CI runs the cut of `make faults`
 async def test_w15_t21_stopping_one_replica_and_killing_the_other_leaves_no_gap_and_no_double(
     replicas: tuple[Rig, list[asyncio.subprocess.Process]],
 ):

@@ -10,6 +10,7 @@ import pytest
 from fleetbus.kube.field_paths import FieldPath, texts_of
 from fleetbus_query_api.fields.column import UNDECIDED
 from fleetbus_query_api.fields.order import rank_of
+from support.full import FULL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,6 +153,7 @@ def _names_of(item: dict[str, Any]) -> tuple[str, str]:
     return known["namespace"], known["name"]
 
 
+@pytest.mark.longer
 @pytest.mark.parametrize("seed", [1])
 async def test_a4_every_answer_is_that_of_all_objects(api: QueryApi, mode: str, seed: int):
     del mode
@@ -160,7 +162,7 @@ async def test_a4_every_answer_is_that_of_all_objects(api: QueryApi, mode: str, 
     model = Model(api, seed)
     for _ in range(40):
         await model.change()
-    for _ in range(25):
+    for _ in range(25 if FULL else 8):
         for _ in range(model.chance.randint(0, 3)):
             await model.change()
         query, holds = model.question()

@@ -249,34 +249,32 @@ async def test_a4_an_object_without_a_body_is_marked_and_an_old_answer_warns(pod
         assert answer.headers["fleetbus-incomplete"].startswith('"old";age=1'), path
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
+async def test_a8_an_object_of_any_depth_breaks_no_list(pods: QueryApi, subtests: pytest.Subtests):
+    for part in [
         *(
             '"spec":' + '{"a":' * depth + "1" + "}" * depth
             for depth in (500, 900, *range(930, 1001, 5))
         ),
         *(f'"spec":{{}},"status":{odd}' for odd in ("[]", "1e999", '{"phase":[]}')),
-    ],
-    ids=len,
-)
-async def test_a8_an_object_of_any_depth_breaks_no_list(pods: QueryApi, part: str):
-    body = f'{{"metadata":{{"name":"odd","namespace":"prod"}},{part}}}'.encode()
-    await pods.add_body("eu1", "core/pods", "odd", body, namespace="prod")
-    for path in (ALL_PODS, "/kube/-/api/v1/pods", f"{PODS}/odd", "/fleet/v1/outliers/pods"):
-        for accept in ("application/json", TABLE):
-            answer = await pods.client.get(path, headers={"Accept": accept})
+    ]:
+        with subtests.test(part=part):
+            body = f'{{"metadata":{{"name":"odd","namespace":"prod"}},{part}}}'.encode()
+            await pods.add_body("eu1", "core/pods", "odd", body, namespace="prod")
+            for path in (ALL_PODS, "/kube/-/api/v1/pods", f"{PODS}/odd", "/fleet/v1/outliers/pods"):
+                for accept in ("application/json", TABLE):
+                    answer = await pods.client.get(path, headers={"Accept": accept})
+                    assert answer.status_code == 200, answer.text
+
+
+async def test_annotations_that_are_none_break_no_list(pods: QueryApi, subtests: pytest.Subtests):
+    for value in ["null", "[]", '"x"', "7", '{"a":7}']:
+        with subtests.test(annotations=value):
+            body = f'{{"metadata":{{"name":"odd","annotations":{value}}}}}'.encode()
+            await pods.add_body("eu1", "core/pods", "odd", body, namespace="prod")
+            answer = await pods.get("/kube/-/api/v1/pods")
             assert answer.status_code == 200, answer.text
-
-
-@pytest.mark.parametrize("annotations", ["null", "[]", '"x"', "7", '{"a":7}'])
-async def test_annotations_that_are_none_break_no_list(pods: QueryApi, annotations: str):
-    body = f'{{"metadata":{{"name":"odd","annotations":{annotations}}}}}'.encode()
-    await pods.add_body("eu1", "core/pods", "odd", body, namespace="prod")
-    answer = await pods.get("/kube/-/api/v1/pods")
-    assert answer.status_code == 200, answer.text
-    (odd,) = (one for one in answer.json()["items"] if one["metadata"]["name"] == "odd")
-    assert odd["metadata"]["annotations"]["fleetbus.dev/cluster"] == "eu1"
+            (odd,) = (one for one in answer.json()["items"] if one["metadata"]["name"] == "odd")
+            assert odd["metadata"]["annotations"]["fleetbus.dev/cluster"] == "eu1"
 
 
 async def test_a4_a_list_that_cannot_be_read_to_its_end_is_cut_off(pods: QueryApi):

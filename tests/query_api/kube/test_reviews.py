@@ -128,15 +128,14 @@ BAD: list[tuple[bytes, str, int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "media_type", "status", "text"), BAD)
-async def test_bad_reviews_are_refused_with_a_status(
-    api: QueryApi, body: bytes, media_type: str, status: int, text: str
-):
-    await api.add_cluster("eu1")
-    headers = {"Content-Type": media_type} if media_type else {}
-    answer = await api.client.post(f"/kube/eu1/{ACCESS}", content=body, headers=headers)
-    assert (answer.status_code, answer.json()["kind"]) == (status, "Status"), answer.text
-    assert text in answer.json()["message"]
+async def test_bad_reviews_are_refused_with_a_status(api: QueryApi, subtests: pytest.Subtests):
+    for body, media_type, status, text in BAD:
+        with subtests.test(body=body, media_type=media_type, status=status, text=text):
+            await api.add_cluster("eu1")
+            headers = {"Content-Type": media_type} if media_type else {}
+            answer = await api.client.post(f"/kube/eu1/{ACCESS}", content=body, headers=headers)
+            assert (answer.status_code, answer.json()["kind"]) == (status, "Status"), answer.text
+            assert text in answer.json()["message"]
 
 
 async def test_a7_nothing_else_can_be_posted(api: QueryApi):

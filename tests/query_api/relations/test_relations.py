@@ -120,23 +120,21 @@ async def test_an_owner_that_is_gone_or_another_is_named_and_not_found(fleet: Qu
     ]
 
 
-@pytest.mark.parametrize(
-    "metadata",
-    [
+async def test_references_that_mean_nothing_break_nothing(
+    fleet: QueryApi, subtests: pytest.Subtests
+):
+    for metadata in [
         dict[str, Any](ownerReferences="none"),
         dict[str, Any](ownerReferences=[1, {}]),
         dict[str, Any](annotations={OWNER_ANNOTATION: "{"}),
         dict[str, Any](annotations={OWNER_ANNOTATION: 7}),
         dict[str, Any](annotations="none"),
-    ],
-)
-async def test_references_that_mean_nothing_break_nothing(
-    fleet: QueryApi, metadata: dict[str, Any]
-):
-    await put(fleet, "c1", "core/pods", "odd", "odd", **metadata)
-    answer = await fleet.get("/fleet/v1/owners/c1/pods/prod/odd")
-    assert answer.status_code == 200
-    assert answer.json()["items"] == []
+    ]:
+        with subtests.test(metadata=metadata):
+            await put(fleet, "c1", "core/pods", "odd", "odd", **metadata)
+            answer = await fleet.get("/fleet/v1/owners/c1/pods/prod/odd")
+            assert answer.status_code == 200
+            assert answer.json()["items"] == []
 
 
 async def test_owners_in_a_circle_end(fleet: QueryApi):

@@ -54,9 +54,8 @@ async def test_a4_a_table_has_columns_freshness_rows_and_an_end(fleet: QueryApi)
     assert (end["end"]["rows"], end["end"]["hasMore"]) == (3, False)
 
 
-@pytest.mark.parametrize(
-    ("query", "shown"),
-    [
+async def test_a_table_is_selected_like_a_list(fleet: QueryApi, subtests: pytest.Subtests):
+    for query, shown in [
         ({"namespace": "test"}, ["c1/db"]),
         ({"name": "web"}, ["c1/web", "c2/web"]),
         ({"cluster": "c2"}, ["c2/web"]),
@@ -65,16 +64,13 @@ async def test_a4_a_table_has_columns_freshness_rows_and_an_end(fleet: QueryApi)
         ({"fieldSelector": "status.phase=Failed"}, []),
         ({"limit": "2"}, ["c1/web", "c1/db"]),
         ({"sort": "-metadata.namespace,metadata.name"}, ["c1/db", "c1/web", "c2/web"]),
-    ],
-)
-async def test_a_table_is_selected_like_a_list(
-    fleet: QueryApi, query: dict[str, str], shown: list[str]
-):
-    _, *rows, end = await table(fleet, **query)
+    ]:
+        with subtests.test(query=query, shown=shown):
+            _, *rows, end = await table(fleet, **query)
 
-    assert [f"{row[0]}/{row[2]}" for row in rows] == shown
-    assert end["end"]["rows"] == len(shown)
-    assert end["end"]["hasMore"] is ("limit" in query)
+            assert [f"{row[0]}/{row[2]}" for row in rows] == shown
+            assert end["end"]["rows"] == len(shown)
+            assert end["end"]["hasMore"] is ("limit" in query)
 
 
 @pytest.mark.parametrize("sort", ["", "-metadata.name"])
@@ -143,9 +139,10 @@ async def test_custom_resources_have_the_columns_of_their_definition(fleet: Quer
     assert [row[2:] for row in rows] == [["w1", "3"], ["w2", ""]]
 
 
-@pytest.mark.parametrize(
-    ("query", "why"),
-    [
+async def test_bad_input_is_refused_before_the_first_line(
+    fleet: QueryApi, subtests: pytest.Subtests
+):
+    for query, why in [
         ({"view": "tables"}, "view"),
         ({"wide": "1"}, "view=table"),
         ({"showLabels": "1"}, "view=table"),
@@ -154,15 +151,12 @@ async def test_custom_resources_have_the_columns_of_their_definition(fleet: Quer
         ({"view": "table", "fields": "metadata.name"}, "fields"),
         ({"view": "table", "wide": "perhaps"}, "wide"),
         ({"view": "table", "labelSelector": "a in"}, "selector"),
-    ],
-)
-async def test_bad_input_is_refused_before_the_first_line(
-    fleet: QueryApi, query: dict[str, str], why: str
-):
-    answer = await fleet.client.get(f"{fleet.url}/fleet/v1/resources/pods", params=query)
+    ]:
+        with subtests.test(query=query, why=why):
+            answer = await fleet.client.get(f"{fleet.url}/fleet/v1/resources/pods", params=query)
 
-    assert answer.status_code == 400
-    assert why in answer.json()["detail"]
+            assert answer.status_code == 400
+            assert why in answer.json()["detail"]
 
 
 async def test_an_unknown_resource_is_a_404(fleet: QueryApi):

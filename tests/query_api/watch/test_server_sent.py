@@ -153,24 +153,20 @@ async def test_a4_a_cluster_that_becomes_incomplete_is_reported(
         await eventually(lambda: stream.seen == ["added us1/new"])
 
 
-@pytest.mark.parametrize(
-    ("query", "status", "text"),
-    [
+async def test_a8_wrong_requests_are_problems(fleet: QueryApi, subtests: pytest.Subtests):
+    for query, status, text in [
         ({}, 400, "resource"),
         ({"resource": "nothings"}, 404, "nothings is not watched in any cluster"),
         ({"resource": "pods", "resourceVersion": "x"}, 400, "resourceVersion"),
         ({"resource": "pods", "sort": "a"}, 400, "unknown query parameter 'sort'"),
         ({"resource": "pods", "labelSelector": "a in"}, 400, "label selector"),
         ({"resource": "pods", "fieldSelector": "a"}, 400, "field selector"),
-    ],
-)
-async def test_a8_wrong_requests_are_problems(
-    fleet: QueryApi, query: dict[str, str], status: int, text: str
-):
-    answer = await fleet.get(PATH, **query)
-    assert answer.status_code == status
-    assert text in answer.json()["detail"]
-    assert answer.headers["content-type"] == "application/problem+json"
+    ]:
+        with subtests.test(query=query, status=status, text=text):
+            answer = await fleet.get(PATH, **query)
+            assert answer.status_code == status
+            assert text in answer.json()["detail"]
+            assert answer.headers["content-type"] == "application/problem+json"
 
 
 async def test_a8_a_last_event_id_must_be_one_of_ours(fleet: QueryApi):

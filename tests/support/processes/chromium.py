@@ -24,7 +24,7 @@ from fleetbus_devfleet.processes.children import Child
 from support.eventually import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Generator
     from pathlib import Path
 
 _OPTIONS = (
@@ -44,7 +44,6 @@ _OPTIONS = (
 )
 _WITHIN = timedelta(seconds=20)
 _PORT_FILE = "DevToolsActivePort"
-_CLOSE_SECONDS = 3
 
 
 def find_chromium() -> str | None:
@@ -182,48 +181,52 @@ class Page:
         file.write_bytes(base64.b64decode(found["data"]))
 
 
-@asynccontextmanager
-async def chromium_page(folder: Path) -> AsyncGenerator[Page]:
-    """Start a browser with an empty profile below a folder; yields its only tab."""
+@contextlib.contextmanager
+def chromium(folder: Path) -> Generator[str]:
+    """Start a browser with an empty profile in a folder; yields the address of its protocol."""
     path = find_chromium()
     assert path is not None, "no Chromium is installed"
-    profile = folder / "chromium"
+    port_file = folder / _PORT_FILE
     child = Child(
         "chromium",
-        [path, *_OPTIONS, f"--user-data-dir={profile}", "about:blank"],
-        log=folder / "chromium.log",
+        [path, *_OPTIONS, f"--user-data-dir={folder}", "about:blank"],
+        log=folder.with_suffix(".log"),
         env={**os.environ, "HOME": str(folder)},
     )
     try:
-        await child.wait_until((profile / _PORT_FILE).exists, within=_WITHIN)
-        async with aiohttp.ClientSession() as session:
-            url = await eventually(lambda: _find_tab(session, profile), _WITHIN)
-            socket = session.ws_connect(url, max_msg_size=0)
-            async with socket as connected, _reading(Page(connected)) as page:
-                yield page
+        child.wait_until_blocking(lambda: len(_read_words(port_file)) == 2, within=_WITHIN)
+        port, browser = _read_words(port_file)
+        yield f"ws://127.0.0.1:{port}{browser}"
     finally:
-        await child.stop()
+        child.stop_blocking()
 
 
-async def _find_tab(session: aiohttp.ClientSession, profile: Path) -> str:
-    lines = (profile / _PORT_FILE).read_text().split()
-    if not lines:
-        return ""
-    async with session.get(f"http://127.0.0.1:{lines[0]}/json/list") as answer:
-        tabs: list[dict[str, Any]] = await answer.json()
-    return next((one["webSocketDebuggerUrl"] for one in tabs if one["type"] == "page"), "")
+def _read_words(file: Path) -> list[str]:
+    return file.read_text().split() if file.exists() else []
 
 
 @asynccontextmanager
-async def _reading(page: Page) -> AsyncGenerator[Page]:
-    reading = asyncio.create_task(page.read(), name="chromium")
-    try:
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            await page.call(f"{domain}.enable")
-        yield page
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(page.call("Browser.close"), _CLOSE_SECONDS)
-    finally:
-        reading.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await reading
+async def open_page(browser: str) -> AsyncGenerator[Page]:
+    """Open a tab in a context of its own, which shares nothing with those before it."""
+    async with aiohttp.ClientSession() as session, _connected(session, browser) as control:
+        context = await control.call("Target.createBrowserContext")
+        target = await control.call("Target.createTarget", url="about:blank", **context)
+        tab = f"{browser.partition('/devtools/')[0]}/devtools/page/{target['targetId']}"
+        async with _connected(session, tab) as page:
+            for domain in ("Page", "Runtime", "Log", "Network"):
+                await page.call(f"{domain}.enable")
+            yield page
+        await control.call("Target.disposeBrowserContext", **context)
+
+
+@asynccontextmanager
+async def _connected(session: aiohttp.ClientSession, url: str) -> AsyncGenerator[Page]:
+    async with session.ws_connect(url, max_msg_size=0) as socket:
+        page = Page(socket)
+        reading = asyncio.create_task(page.read(), name="chromium")
+        try:
+            yield page
+        finally:
+            reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await reading
