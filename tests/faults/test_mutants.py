@@ -49,7 +49,7 @@ def attributes() -> dict[Attribute, Any]:
 
 @pytest.fixture(scope="module")
 def before() -> dict[Attribute, Any]:
-    """What every test finds, and leaves."""
+    """The attributes that every test finds, and leaves."""
     return attributes()
 
 

@@ -87,6 +87,7 @@ async def break_bus(rig: Rig, server: NatsServer, turn: int, *, wiped: bool) -> 
     await server.restart()
 
 
+@pytest.mark.full  # CI runs the cut of `make faults`
 @pytest.mark.parametrize("wiped", [False, True], ids=["killed", "wiped"])
 async def test_b1_a_bus_that_dies_under_load_costs_no_change(
     tmp_path: Path, valkey_url: str, *, wiped: bool

@@ -105,6 +105,7 @@ async def fleet_of(rig: Rig) -> AsyncGenerator[Fleet]:
         yield Fleet(rig, deleted)
 
 
+@pytest.mark.full  # test_unwatched_scopes of the reconciler has it, without the watchers
 async def test_p6_a_watch_list_on_the_hub_is_narrowed_widened_dropped_and_suspended(
     open_rig: Callable[..., Awaitable[Rig]],
 ) -> None:

@@ -164,6 +164,7 @@ async def test_t4_with_policy_retain_the_parent_goes_and_what_is_left_is_reporte
     assert len(home.children("b")) == 1
 
 
+@pytest.mark.full  # tests/sdk/children has it, without the watchers
 async def test_t4_a_child_whose_parent_went_unseen_is_removed_unless_nobody_can_look(
     rig: Rig,
 ) -> None:
@@ -185,6 +186,7 @@ async def test_t4_a_child_whose_parent_went_unseen_is_removed_unless_nobody_can_
     await home.childless("b", "p", AFTER_RETURN)
 
 
+@pytest.mark.full  # tests/sdk/children has it, without the watchers
 async def test_t4_a_parent_may_have_several_children_they_move_and_a_copy_is_only_reported(
     rig: Rig, logs: Sequence[Mapping[str, Any]]
 ) -> None:

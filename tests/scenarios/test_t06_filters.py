@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
+import pytest
 
 from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet
@@ -75,6 +76,7 @@ def in_both(*places: str) -> set[str]:
     return {f"{cluster}:{place}" for cluster in ("a", "b") for place in places}
 
 
+@pytest.mark.full  # tests/sdk/intake has each filter
 async def test_t6_only_what_passes_all_four_filters_reaches_the_reconciler(
     open_rig: OpenRig,
 ) -> None:
@@ -133,6 +135,7 @@ async def are_ready(story: Scenario) -> bool:
     return set(answers) == {200}
 
 
+@pytest.mark.full  # tests/sdk/intake has it, without the watchers
 async def test_t6_leaving_is_one_further_run_and_a_predicate_sees_old_and_new(
     open_rig: OpenRig,
 ) -> None:

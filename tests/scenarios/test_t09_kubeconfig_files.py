@@ -60,6 +60,7 @@ async def has(story: Scenario, **servers: str) -> bool:
     return all([await story.rows(name) == {f"of-{servers[name]}"} for name in servers])
 
 
+@pytest.mark.full  # tests/sdk/clusters/providers has it, without the services
 async def test_t9_files_come_change_and_go(story: Scenario, tmp_path: pathlib.Path) -> None:
     rig, (recorder,) = story.rig, story.recorders
     first, extra = tmp_path / "d" / "kubeconfig.yaml", tmp_path / "extra"
@@ -90,6 +91,7 @@ async def test_t9_files_come_change_and_go(story: Scenario, tmp_path: pathlib.Pa
     await story.close()
 
 
+@pytest.mark.full  # tests/sdk/clusters/providers has it, without the services
 async def test_t9_a_bad_entry_harms_no_other_and_an_equal_file_joins_nothing_anew(
     story: Scenario, tmp_path: pathlib.Path
 ) -> None:

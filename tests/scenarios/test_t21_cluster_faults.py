@@ -338,6 +338,7 @@ def check_latencies(before: list[float], meanwhile: list[float]) -> None:
         assert then <= max(3 * first, 1.0)
 
 
+@pytest.mark.full  # CI runs the cut of `make faults`
 async def test_t21_after_a_kill_of_nats_the_snapshot_equals_the_api_servers(
     tmp_path: pathlib.Path, valkey_url: str
 ) -> None:

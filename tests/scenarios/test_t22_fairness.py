@@ -192,6 +192,7 @@ async def fleet(open_rig: OpenRig, tmp_path: Path) -> AsyncGenerator[Fleet22]:
         yield made
 
 
+@pytest.mark.full  # tests/sdk/workqueue/test_fairness.py has it, without the services
 async def test_t22_backlogs_first_lists_and_failures_hold_nobody_up(fleet: Fleet22) -> None:
     watched = fleet.watched
     fleet.start("a")

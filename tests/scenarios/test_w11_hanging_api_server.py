@@ -67,6 +67,7 @@ async def is_complete(story: Scenario, *, complete: bool) -> bool:
     return (await freshness(story)).is_complete is complete
 
 
+@pytest.mark.full  # test_api_server_liveness of the watcher has it
 @pytest.mark.timeout(300 if FULL else 90)  # an outage has to last
 async def test_w11_d11_a_hanging_api_server_is_reported_and_its_return_is_noticed(
     open_rig: OpenRig,

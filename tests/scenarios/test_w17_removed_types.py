@@ -17,6 +17,7 @@ KEY = "example.com/gadgets"
 CRD = definition("example.com", "gadgets", "Gadget")
 
 
+@pytest.mark.full  # test_removed_types of the watcher and of the reconciler have it
 async def test_w17_p6_what_ended_while_nobody_watched_is_gone_and_what_came_again_is_there(
     open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from fleetbus.snapshot.reads.query import ListQuery
 from fleetbus_emulator.apiserver import DropEvents
 from support.eventually import eventually
@@ -22,6 +24,7 @@ QUICK: dict[str, Any] = {
 }
 
 
+@pytest.mark.full  # tests/watcher/audit and tests/sdk/snapshot/test_audit.py have it
 async def test_w18_p15_what_the_api_server_never_reported_is_repaired_within_an_interval(
     open_rig: OpenRig,
 ) -> None:

@@ -124,6 +124,7 @@ def connected(rig: Rig) -> tuple[str, str]:
     return condition.get("status", ""), condition.get("reason", "")
 
 
+@pytest.mark.full  # test_credentials of the watcher and of kube/connection have it
 async def test_w19_every_service_reads_the_secret_of_a_refused_token_itself(
     open_rig: OpenRig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

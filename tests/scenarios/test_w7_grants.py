@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
+import pytest
+
 from fleetbus_emulator.apiserver import Hang
 from support.eventually import eventually, stays
 from support.objects import pod
@@ -41,6 +43,7 @@ async def test_w7_few_lists_run_at_once_also_when_the_projector_restarts_meanwhi
     assert lists(rig) == 3, "the standing grants were forgotten"
 
 
+@pytest.mark.full  # test_granter of the reconciler has it
 async def test_w7_a_watcher_killed_while_it_lists_holds_up_the_others_only_for_a_time(
     open_rig: OpenRig,
 ) -> None:
