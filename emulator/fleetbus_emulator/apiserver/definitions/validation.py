@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
+
+import orjson
 
 from fleetbus_emulator.apiserver.definitions import schema_validation
 from fleetbus_emulator.apiserver.definitions.selectable_fields import selectable_problems
@@ -145,7 +148,7 @@ def _problems_of(name: str, value: Any, place: str, *, with_status: bool) -> lis
     if name == "schema":
         schema: JsonObject = mapping(value, "openAPIV3Schema")
         where = f"{place}.openAPIV3Schema"
-        return schema_validation.schema_problems(schema, where, with_status=with_status)
+        return list(_schema_problems(orjson.dumps(schema), where, with_status=with_status))
     if name == "subresources":
         scale: JsonObject = mapping(value, "scale")
         return _scale_problems(scale, f"{place}.scale") if "scale" in (value or {}) else []
@@ -155,6 +158,13 @@ def _problems_of(name: str, value: Any, place: str, *, with_status: bool) -> lis
         for index, column in enumerate(columns)
         for cause in _column_problems(column, f"{place}[{index}]")
     ]
+
+
+@functools.lru_cache(maxsize=64)
+def _schema_problems(document: bytes, place: str, *, with_status: bool) -> tuple[Cause, ...]:
+    """Validate a schema once: every cluster of a fleet, and every update, has the same ones."""
+    schema: JsonObject = orjson.loads(document)
+    return tuple(schema_validation.schema_problems(schema, place, with_status=with_status))
 
 
 def _deprecation_problems(version: JsonObject, place: str) -> list[Cause]:
