@@ -112,7 +112,8 @@ class Found:
     undetermined: list[Mapping[str, str]] = field(default_factory=list[Mapping[str, str]])
     is_cut: bool = False
     version: str = ""
-    """Of the whole snapshot, before the first object was read: a watch goes on from there."""
+    """Version of the whole snapshot, before the first object was read: a watch goes on from
+    there."""
 
     def lacks(self, cluster: str) -> bool:
         """Whether nothing is known of a cluster: it may not be in the fleet."""

@@ -27,7 +27,7 @@ class MroConfig(NamedTuple):
 
     api_url: str = ""
     kubeconfig: str = ""
-    """Of the hub: what apply, create, delete and edit are for."""
+    """Kubeconfig of the hub: what apply, create, delete and edit are for."""
 
 
 def mro_config_file() -> pathlib.Path:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fleetbus.process.access.nats import NatsAccess
 
 PATIENCE: Final = timedelta(seconds=5)
-"""How long the connection may take."""
+"""Time limit of the connection."""
 
 
 @asynccontextmanager

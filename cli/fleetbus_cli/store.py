@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fleetbus.process.access.store import StoreAccess
 
 PATIENCE: Final = timedelta(seconds=5)
-"""How long one answer of the store may take; no command asks for much at once."""
+"""Time limit of one answer of the store; no command asks for much at once."""
 
 
 async def connect_store(access: StoreAccess) -> Redis:

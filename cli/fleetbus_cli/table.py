@@ -11,7 +11,7 @@ from fleetbus.process.printer import printable
 
 _GAP: Final = "   "
 _NAMED: Final = 5
-"""How many clusters one warning names."""
+"""Number of clusters that one warning names."""
 _MOST_UNDETERMINED: Final = 100
 """Objects that an answer names because it is unknown what they were."""
 

@@ -58,7 +58,7 @@ class Loaded:
 
     @property
     def objects(self) -> int:
-        """How many were stored."""
+        """Number of stored objects."""
         return self.types.total()
 
 

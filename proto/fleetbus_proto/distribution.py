@@ -51,13 +51,13 @@ class DistributionEvent(
     """A change of what the distributor reports of a MultiClusterResource."""
 
     namespace: str
-    """Of the MultiClusterResource."""
+    """Namespace of the MultiClusterResource."""
     name: str
-    """Of the MultiClusterResource."""
+    """Name of the MultiClusterResource."""
     uid: str
-    """Of the MultiClusterResource."""
+    """UID of the MultiClusterResource."""
     generation: int
-    """Of the spec that was current then."""
+    """Generation of the spec that was current then."""
     revision: int = 0
     """Number of the revision that the cluster has, or, without a cluster, that is rolled out; 0
     without `spec.rollout`, or if it is unknown."""
@@ -66,11 +66,11 @@ class DistributionEvent(
     event: DistributionVerb
     """As in the subject."""
     wave: str = ""
-    """Of the rollout; set for `wave-open`, `wave-passed` and `wave-failed`."""
+    """Wave of the rollout; set for `wave-open`, `wave-passed` and `wave-failed`."""
     objects: list[AffectedObject] = []
-    """Of at most 20 objects; of each up to 3 fields, if it is about fields."""
+    """At most 20 objects, each with up to 3 fields, if it is about fields."""
     more: int = 0
-    """How many objects are not listed."""
+    """Number of objects that are not listed."""
     reason: str = ""
     """One word, as in the status."""
     message: str = ""

@@ -156,7 +156,7 @@ class AuditPage(
 class ResourceStatus(
     _OfResource, msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"
 ):
-    """How one resource of a cluster is watched, as reported in a heartbeat."""
+    """State of the watch of one resource of a cluster, as reported in a heartbeat."""
 
     group: str
     version: str
@@ -244,7 +244,7 @@ class Heartbeat(
     incarnation: Incarnation
     server_version: str = ""
     platform: str = ""
-    """Of the API server, like `linux/amd64`."""
+    """Platform of the API server, like `linux/amd64`."""
     connected: bool
     reason: str = ""
     message: str = ""
@@ -254,7 +254,7 @@ class Heartbeat(
     watch_set: WatchSet | None = None
     """None while it is unknown or incomplete."""
     types: list[ServedType] | None = None
-    """Of the resources that are not built in; None if they are as in an earlier heartbeat."""
+    """Types of the resources that are not built in; None if they are as in an earlier heartbeat."""
     invalid: list[str] = []
     """Invalid entries of the watch spec, each with the reason; the others are in effect."""
     overridden: list[str] = []

@@ -29,7 +29,7 @@ class PriorState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag=
     name: str
     uid: str
     resource_version: str
-    """Of this state."""
+    """Version of this state."""
     replaced_by: str
     """The resourceVersion of the state that followed, as the snapshot saw it."""
     object: bytes

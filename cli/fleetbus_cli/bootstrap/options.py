@@ -1,4 +1,4 @@
-"""How to join a cluster with limited accounts."""
+"""Options of a join with limited accounts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class HubPlaces:
     """Namespaces on the hub."""
 
     namespace: str = NAMESPACE
-    """Of the kubeconfigs and the leave records."""
+    """Namespace of the kubeconfigs and the leave records."""
     release: str = RELEASE
-    """Of the watchers: their own kubeconfigs are mounted from there."""
+    """Namespace of the watchers: their own kubeconfigs are mounted from there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapOptions:
-    """How to join; None keeps what an earlier join of the cluster chose."""
+    """Options of a join; None keeps what an earlier join of the cluster chose."""
 
     places: HubPlaces = HubPlaces()
     watched: Sequence[str] | None = None

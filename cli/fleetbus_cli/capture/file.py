@@ -19,7 +19,7 @@ from fleetbus_cli.capture.format import CapturedObject, End, Header
 from fleetbus_proto.events import Event
 
 _LEVEL: Final = 4
-"""Of gzip: 6 takes twice the time for 5 % less."""
+"""Level of gzip: 6 takes twice the time for 5 % less."""
 _encode = msgspec.json.Encoder().encode
 
 

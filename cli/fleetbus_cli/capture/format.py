@@ -45,7 +45,7 @@ class CapturedCluster(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     hub: bool
     server_version: str
     uid: str
-    """Of its namespace kube-system; empty if it is not known."""
+    """UID of its namespace kube-system; empty if it is not known."""
     silent: str = ""
     """Why its state may be out of date; empty while its API server answers."""
     resources: list[CapturedResource]
@@ -76,7 +76,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     version: int = VERSION
     captured_at: str
     since_seconds: float
-    """How far the events should reach back; the window says how far they do."""
+    """Period that the events should cover; the window says how far they do."""
     only: list[str] = []
     """The resource keys that were chosen; empty for all that are watched."""
     redacted: list[str]
@@ -137,4 +137,4 @@ class End(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="end.
     objects: int
     events: int
     sha256: str
-    """Of all lines before this one, with their newlines."""
+    """Digest of all lines before this one, with their newlines."""

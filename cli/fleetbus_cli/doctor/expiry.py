@@ -20,7 +20,7 @@ from fleetbus_cli.doctor.findings import Finding, error, ok, warning
 
 _SOON: Final = timedelta(days=7)
 _SOON_SHARE: Final = 0.2
-"""Of what is valid for a shorter time: a token of an hour is renewed long before its last day."""
+"""Share of a shorter lifetime: a token of an hour is renewed long before its last day."""
 _RENEWED_SHARE: Final = 0.4
 """The part of a token's life that is left when its renewal has failed for a while: it is due at
 half of it."""

@@ -27,7 +27,7 @@ _TOKEN: Final = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount/toke
 _PREFIX: Final = "system:serviceaccount:"
 _FOLLOW: Final = ("list", "watch")
 _RENEW: Final = ("get", "patch")
-"""Of the tokens that a join has put into kubeconfigs."""
+"""Renewal of the tokens that a join has put into kubeconfigs."""
 _ENDS: Final = {
     "projector": "projector",
     "distributor": "distributor",

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 View = dict[str, Any]
 
 _SHOWN: Final = 8
-"""How many changes are shown: the last ones."""
+"""Number of changes shown: the last ones."""
 _IDLE: Final = ItemStatus(failures=0)
 
 

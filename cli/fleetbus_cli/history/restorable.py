@@ -180,7 +180,7 @@ def _owners(tree: Object | None) -> list[Mapping[str, Any]]:
 
 
 def _depth(obj: DeletedObject, by_uid: Mapping[tuple[str, str], DeletedObject]) -> int:
-    """How many owners above it are put back, too; owners come first."""
+    """Count the owners above it that are restored, too; owners come first."""
     depth, uids, now = 0, {obj.uid}, obj
     while True:
         above = next(

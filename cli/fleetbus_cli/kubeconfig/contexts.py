@@ -124,7 +124,7 @@ def _cluster(target: Target, place: str) -> JsonObject:
 
 
 def _user(target: Target, token: ApiToken) -> JsonObject:
-    """How kubectl finds the token: never the token itself, which others may read in the file."""
+    """Build the user entry for kubectl, never with the token itself, which others could read."""
     if not token.token:
         return {}
     if target.token_file and not target.token:

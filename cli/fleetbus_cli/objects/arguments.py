@@ -55,7 +55,7 @@ def split_name(argument: str) -> tuple[str, str]:
 
 
 def _parts_of_type(parts: Sequence[str]) -> int:
-    """How many parts are the type; no name contains a slash."""
+    """Count the parts that name the type; no name contains a slash."""
     if len(parts) > 1 and is_usual_version(parts[0]):  # v1/pods
         return 2
     # The group of a definition has a dot; other groups have versions like v1.

@@ -29,7 +29,7 @@ from fleetbus_cli.unknown import require_clusters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """How objects are printed.
+    """Form in which objects are printed.
 
     Attributes:
         form: table, wide, json, yaml, name, jsonpath=… or custom-columns=….

@@ -58,7 +58,7 @@ _ONE_TYPE: Final = "--watch follows one type, or one object"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watching:
-    """How a watch is shown.
+    """Options for printing a watch.
 
     Attributes:
         is_only: leave out what there is at the beginning.
@@ -145,7 +145,7 @@ class _View(ABC):
         self._query = ObjectQuery(resource="")
         self._is_first = True
         self.count: int = 0
-        """Of the objects at the beginning."""
+        """Number of objects at the beginning."""
 
     def begin(self, api: ApiClient, query: ObjectQuery) -> Start:
         """Print what there is; return where the watch goes on.

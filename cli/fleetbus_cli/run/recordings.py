@@ -15,7 +15,7 @@ from fleetbus_proto.events import Event, Incarnation, Rank
 from fleetbus_proto.subjects import Verb
 
 _LISTED: Final = Rank("1", 1)
-"""Of the objects of a capture: the list that a replay calls complete."""
+"""Epoch of the objects of a capture: the list that a replay calls complete."""
 
 
 class Recording:

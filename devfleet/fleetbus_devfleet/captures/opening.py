@@ -53,7 +53,7 @@ class Opened:
 
     @property
     def total(self) -> int:
-        """How many objects all clusters got."""
+        """Number of objects that all clusters got."""
         return sum(self.objects.values())
 
     def notes(self) -> list[str]:

@@ -26,7 +26,7 @@ CONFIGMAPS = "v1/configmaps"
 CUSTOMIZED = "us1"
 IMAGE, NEXT_IMAGE = "nginx:1.28", "nginx:1.29"
 SOON = timedelta(seconds=20)
-"""How long anything may take; a loaded machine is slow, and a lost event never comes."""
+"""Time limit of every step; a loaded machine is slow, and a lost event never comes."""
 
 _REPLICAS, _CUSTOMIZED_REPLICAS = 2, 3
 

@@ -1,4 +1,4 @@
-"""How long to wait for something: as long as it makes progress."""
+"""Waits for something as long as it makes progress."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class Archiver:
         return not new_round.is_drained
 
     async def _located(self, stream: StreamState, durable: DurableState) -> Position:
-        """How far this stream is archived."""
+        """Return the position up to which this stream is archived."""
         position = self._position
         if position is None or position.created != stream.created:
             position = await self._read_position(stream)

@@ -32,7 +32,7 @@ MOST_EVENTS: Final = 50_000
 """In a round: half of what the durable delivers without an acknowledgement."""
 _CHECK_EVERY: Final = timedelta(milliseconds=200)
 _PATIENCE: Final = 3
-"""How often the time for an acknowledgement may pass before a round is given up."""
+"""Number of acknowledgement timeouts before a round is given up."""
 
 
 class StreamRolledBack(BusError):

@@ -1,4 +1,4 @@
-"""How far the stream is archived: read from the names of the chunks, never from memory of ours."""
+"""Position up to which the stream is archived: read from the names of the chunks alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fleetbus.archive.store import ArchiveStore
 
 @dataclass(slots=True)
 class Position:
-    """How far one stream is archived.
+    """Position up to which one stream is archived.
 
     Attributes:
         created: when the stream was created, as NATS says it.

@@ -34,7 +34,7 @@ _BYTES_ARE_FULL: Final = "MaxBytes"
 _COMPLETED: Final = "Batch Completed"
 _LIMIT_IS_REACHED: Final = "MaxAckPending"
 _OLD_TOKENS: Final = 9
-"""Of the reply subject; newer servers add domain and account."""
+"""Tokens of the reply subject; newer servers add domain and account."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,5 +98,5 @@ def times_of(
 
 
 def _missing(last: int, following: int, stream_first: int) -> int:
-    """How many messages between two sequences the stream may have dropped undelivered."""
+    """Count the messages between two sequences the stream may have dropped undelivered."""
     return max(0, min(following, stream_first) - last - 1)

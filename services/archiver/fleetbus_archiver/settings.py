@@ -43,8 +43,8 @@ class ArchiverSettings(BaseSettings):
         Annotated[Duration, Field(ge=timedelta(hours=1))] | None,
         BeforeValidator(lambda value: value or None),
     ] = None
-    """How long chunks are kept, like `30d`; empty means for ever, or for as long as the lifecycle
-    rules of the bucket say."""
+    """Retention of chunks, like `30d`; empty means for ever, or for as long as the lifecycle rules
+    of the bucket say."""
 
     chunk_bytes: int = Field(default=64 * 1024**2, ge=64 * 1024, le=512 * 1024**2)
     """A chunk is written once this many bytes of lines wait, before compression …"""
@@ -57,7 +57,7 @@ class ArchiverSettings(BaseSettings):
 
     @property
     def access(self) -> Access:
-        """How to reach the archive."""
+        """Address and credentials of the archive."""
         return Access(
             self.url,
             endpoint=self.endpoint,

@@ -40,15 +40,16 @@ class DistributorSettings(BaseSettings):
     """The namespace of fleetbus on the hub, where the records of unjoined clusters are."""
 
     concurrency: int = Field(default=16, ge=1)
-    """How many MultiClusterResources are reconciled at a time, each on all its clusters at once."""
+    """Number of MultiClusterResources that are reconciled at a time, each on all its clusters at
+    once."""
 
     timeout: Duration = timedelta(minutes=10)
     """Time limit of one round; long, because a round may write 50 objects to each of 1,000
     clusters, and an interrupted round starts again and reads everything that it wrote."""
 
     resync: Duration = timedelta(minutes=10)
-    """How often each MultiClusterResource is compared with its clusters without any event: kinds
-    that are not watched, Secrets for example, would drift unnoticed otherwise (rule D13)."""
+    """Interval at which each MultiClusterResource is compared with its clusters without any event:
+    kinds that are not watched, Secrets for example, would drift unnoticed otherwise (rule D13)."""
 
     require_service_account: bool = False
     """Refuse MultiClusterResources without spec.serviceAccountName. Otherwise they are applied with

@@ -81,14 +81,15 @@ class QueryApiSettings(BaseSettings):
     """The CA certificates of the endpoint, in PEM, in addition to those that the machine trusts."""
 
     token_cache: Duration = Field(default=timedelta(minutes=2), ge=_NEVER, le=timedelta(minutes=2))
-    """How long a valid token is not reviewed again; a revoked token stays valid for that long."""
+    """Time for which a valid token is not reviewed again; a revoked token stays valid for that
+    long."""
 
     allow_cache: Duration = Field(default=timedelta(minutes=5), ge=_NEVER, le=timedelta(minutes=5))
-    """How long an allowed access is not reviewed again; a revoked right stays valid for that
+    """Time for which an allowed access is not reviewed again; a revoked right stays valid for that
     long."""
 
     deny_cache: Duration = Field(default=timedelta(seconds=30), ge=_NEVER, le=timedelta(seconds=30))
-    """How long a denied access is not reviewed again; a new right may take that long."""
+    """Time for which a denied access is not reviewed again; a new right may take that long."""
 
     columns_mebibytes: int = Field(default=64, ge=1, le=65536)
     """MiB for cached values of the fields by which lists are selected, sorted or counted; the least

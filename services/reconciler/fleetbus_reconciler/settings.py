@@ -93,16 +93,16 @@ class ReconcilerSettings(BaseSettings):
     """Earliest start of the second list that releases a hold, after the first one."""
 
     audit_wait: PositiveDuration = timedelta(seconds=30)
-    """How long a difference that an audit found must last to count, once all older events are on
-    the bus (rule P15): a slow projector may take that long to read them."""
+    """Time that a difference found by an audit must last to count, once all older events are on the
+    bus (rule P15): a slow projector may take that long to read them."""
 
     last_state_kept: PositiveDuration = timedelta(hours=1)
-    """How long the snapshot keeps the last state of a deleted object (rule P3), unless its
+    """Time for which the snapshot keeps the last state of a deleted object (rule P3), unless its
     tombstone is removed before: long enough for a reconciler that was down to see it, and a limit
     for clusters whose objects come and go. A full store drops all of them."""
 
     incomplete_wait: PositiveDuration = timedelta(minutes=2)
-    """How long an epoch may lack objects that its end marker counted before a new one is
+    """Time for which an epoch may lack objects that its end marker counted before a new one is
     requested (rule P5)."""
 
     epochs_at_once: int = Field(default=10, ge=1)
@@ -114,9 +114,9 @@ class ReconcilerSettings(BaseSettings):
     to be read does not delay the next, and two replicas both make progress."""
 
     epochs_percent: int = Field(default=50, ge=1, le=100)
-    """How much of the stream's byte limit running lists may fill before the projector has read
-    them; the other half is for live events, slower consumers and wrong estimates. The lists of one
-    cluster may fill half of it; a larger one runs alone."""
+    """Percentage of the stream's byte limit that running lists may fill before the projector has
+    read them; the other half is for live events, slower consumers and wrong estimates. The lists of
+    one cluster may fill half of it; a larger one runs alone."""
 
     epoch_idle: PositiveDuration = timedelta(minutes=2)
     """A granted list counts as dead when nothing of it has arrived for this long. Longer than the
@@ -135,16 +135,16 @@ class ReconcilerSettings(BaseSettings):
     created; 3 survives the loss of one server."""
 
     unwatched_after: PositiveDuration = timedelta(seconds=90)
-    """How long no watcher may have watched a resource, a namespace or a selection before its
-    objects leave the snapshot, as unwatched and not as deleted (rule P6). Longer than any pause
-    between two heartbeats of one watcher."""
+    """Time without any watcher of a resource, a namespace or a selection after which its objects
+    leave the snapshot, as unwatched and not as deleted (rule P6). Longer than any pause between two
+    heartbeats of one watcher."""
 
     stale_after: PositiveDuration = timedelta(seconds=90)
     """A resource that no heartbeat has reported for this long is shown as stale (rule P17)."""
 
     @property
     def silence_check_interval(self) -> timedelta:
-        """How often the projector checks for resources without heartbeats."""
+        """Interval at which the projector checks for resources without heartbeats."""
         return min(_SILENCE_CHECK_INTERVAL, self.stale_after / 4)
 
     @property

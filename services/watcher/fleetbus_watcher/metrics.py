@@ -80,7 +80,8 @@ _OF_CLUSTER: Final = (
 )
 
 MOVES: Final = ("claimed", "replaced", "taken_over", "given_away")
-"""How a cluster changed hands: it had no holder, its holder died, its holder lives; and away."""
+"""Ways in which a cluster changed hands: it had no holder, its holder died, its holder lives; and
+away."""
 pool_clusters: Final = Gauge(
     "fleetbus_watcher_pool_clusters", "Clusters whose lease this member holds."
 )

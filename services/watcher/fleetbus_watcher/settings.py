@@ -123,7 +123,7 @@ class WatcherSettings(BaseSettings):
     """A YAML or JSON file with more of these, read once at the start."""
 
     discovery_interval: Duration = timedelta(seconds=30)
-    """How often discovery is refreshed; a changed CRD refreshes it at once."""
+    """Interval at which discovery is refreshed; a changed CRD refreshes it at once."""
 
     page_size: int = Field(default=500, ge=1)
     """Objects per page of a list; more would need more memory (rule W14)."""
@@ -132,9 +132,9 @@ class WatcherSettings(BaseSettings):
     """Lists that run at the same time; a relist storm overloads a weak API server (rule W19)."""
 
     grant_patience: Annotated[Duration, Field(ge=timedelta())] = timedelta(seconds=60)
-    """How long an epoch waits for an answer of the projector before it runs without a grant, one at
-    a time (rule W7); a restarted projector is back well before that. 0 never requests a grant, for
-    a watcher without a projector."""
+    """Time that an epoch waits for an answer of the projector before it runs without a grant, one
+    at a time (rule W7); a restarted projector is back well before that. 0 never requests a grant,
+    for a watcher without a projector."""
 
     audit_shortest: Annotated[Duration, Field(ge=timedelta())] = timedelta(minutes=10)
     """The longest time between two audits of a small resource, and so the longest time for which a
@@ -148,8 +148,8 @@ class WatcherSettings(BaseSettings):
     """A list that received no byte for this long, or a watch not accepted by then, has failed."""
 
     watch_lasts: Annotated[Duration, Field(gt=timedelta())] = timedelta(minutes=5)
-    """How long a watch lasts, or randomly up to twice as long, before it is opened again: this
-    proves that it still reaches the API server, however quiet it was (rule W11)."""
+    """Duration of a watch, or randomly up to twice as long, before it is opened again: this proves
+    that it still reaches the API server, however quiet it was (rule W11)."""
 
     backoff_first: Duration = timedelta(seconds=0.8)
     """The first pause after a failure; doubled each time, client-go's value (W19)."""
@@ -167,7 +167,7 @@ class WatcherSettings(BaseSettings):
     stays below the 30 s after which a cluster counts as incomplete (rule A4)."""
 
     stop_patience: Duration = timedelta(seconds=5)
-    """How long a stop waits for acknowledgements; it only saves duplicates (rule W21)."""
+    """Time that a stop waits for acknowledgements; it only saves duplicates (rule W21)."""
 
     @field_validator("cluster")
     @classmethod
@@ -188,7 +188,7 @@ class WatcherSettings(BaseSettings):
 
     @property
     def watch_times(self) -> WatchTimeouts:
-        """How long a watch lasts; silence is checked for the API server, not for each watch."""
+        """Duration of a watch; silence is checked for the API server, not for each watch."""
         return WatchTimeouts(
             open_timeout=self.silence, duration=self.watch_lasts, idle_timeout=None
         )
@@ -218,7 +218,7 @@ class PoolSettings(BaseSettings):
     whose machine is only busy, and two members that watch the same cluster do twice the work."""
 
     hand_over: Annotated[Duration, Field(ge=timedelta())] = timedelta(seconds=20)
-    """How long a stop waits for other members to take over; below the 30 s after which Kubernetes
+    """Time that a stop waits for other members to take over; below the 30 s after which Kubernetes
     kills a pod."""
 
     lists_at_once: int = Field(default=8, ge=1)

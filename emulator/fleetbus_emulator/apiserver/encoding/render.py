@@ -99,7 +99,7 @@ class PlainRenderer:
         return _joined(head, listed, b"]}")
 
     def bookmark(self, rv: int, *, initial_end: bool) -> bytes:
-        """Of the type itself."""
+        """Bookmark of the type itself."""
         served = self._served
         return _bookmark(served.rtype.kind, served.api_version, rv, initial_end=initial_end)
 

@@ -31,7 +31,7 @@ _STATES: Final = {
     State.FAILED: DistributionVerb.FAILED,
     State.UNREACHABLE: DistributionVerb.UNREACHABLE,
 }
-"""Of `Deleting` there is none: `deleted` names the objects."""
+"""Events by state. `Deleting` has none: `deleted` names the objects."""
 _REFUSALS: Final = {
     "InvalidSpec": DistributionVerb.FAILED,
     "IntentUnusable": DistributionVerb.FAILED,
@@ -42,7 +42,7 @@ _REFUSALS: Final = {
 """Reasons of the condition Ready where a spec is not applied at all."""
 _MAX_OBJECTS: Final = 20
 _MAX_FIELDS: Final = 3
-"""Of one object; the message counts the others."""
+"""Number of fields of one object; the message counts the others."""
 _MAX_FIELD: Final = 200
 _MAX_MESSAGE: Final = 1024
 _Entry = Mapping[str, Any]

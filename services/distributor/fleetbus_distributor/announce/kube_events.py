@@ -22,7 +22,7 @@ _REASONS: Final = {
     State.CONFLICT: "Conflict",
     State.FAILED: "ApplyFailed",
 }
-"""Of the states that are announced, once, when they begin or their message changes."""
+"""Reasons of the states that are announced, once, when they begin or their message changes."""
 _OF_ROLLOUTS: Final = {
     DistributionVerb.WAVE_OPEN: "WaveOpened",
     DistributionVerb.WAVE_PASSED: "WavePassed",

@@ -44,9 +44,9 @@ class ClusterHealth:
 
     state: HealthState = HealthState.HEALTHY
     objects: int = 0
-    """How many are not healthy."""
+    """Number of unhealthy objects."""
     first: str = ""
-    """Of those with the worst state, by their names: objects are applied side by side."""
+    """First of the objects with the worst state, by name: objects are applied side by side."""
     reason: str = ""
     message: str = ""
     feedback: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])

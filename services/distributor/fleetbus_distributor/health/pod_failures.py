@@ -118,7 +118,7 @@ def is_stuck(reason: str) -> bool:
 
 
 def _end_of(terminated: Tree) -> str:
-    """How a container ended before it was restarted; "" if that is not known."""
+    """Describe how a container ended before it was restarted; "" if that is not known."""
     reason = text(terminated.get("reason"))
     return f"{reason}, {_exit_code(terminated)}" if reason else ""
 

@@ -115,7 +115,7 @@ def _is_same(value: Any, expected: Any) -> bool:
 
 
 class HealthRule(Selection):
-    """How to tell the health of some objects."""
+    """Rule for the health of some objects."""
 
     observed_generation: StrictBool = False
     """Not healthy before status.observedGeneration is that of the object."""

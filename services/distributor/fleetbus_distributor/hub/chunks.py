@@ -43,7 +43,8 @@ MANAGER: Final = "fleetbus-distributor"
 _USED_AT: Final = "fleetbus.dev/used-at"
 """When a round began to use a chunk that was there already, so that the sweep leaves it."""
 UNUSED_FOR: Final = timedelta(minutes=10)
-"""Of a chunk that the sweep removes; no round takes so long to write the status that lists it."""
+"""Age of a chunk that the sweep removes; no round takes so long to write the status that lists
+it."""
 STORED_WITHIN: Final = timedelta(minutes=5)
 """A status that lists new chunks is written so long after they were, or not at all."""
 _AT_ONCE: Final = 8

@@ -56,10 +56,10 @@ class GateStatus:
     state: GateState = GateState.PENDING
     message: str = ""
     since: datetime | None = None
-    """Of `quiet`: since when nothing has gone wrong."""
+    """For `quiet`: the time since which nothing has gone wrong."""
     seen: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Of `quiet`: cluster → digest of the trouble that is known there. Of `health` that has failed:
-    the clusters on which it has → OUTAGE, or "" if they answered."""
+    """For `quiet`: cluster → digest of the known trouble. For `health` that has failed: the
+    clusters on which it has → OUTAGE, or "" if they answered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ _ROLLOUT_REASONS: Final[Mapping[str, str]] = {
     Phase.HELD: "RolloutHeld",
     Phase.FAILED: "RolloutFailed",
 }
-"""Of the condition Ready, and of the summary, while a rollout is not complete."""
+"""Reasons of the condition Ready, and of the summary, while a rollout is not complete."""
 _TROUBLES: Final = frozenset(
     {State.FAILED, State.CONFLICT, State.HELD, State.UNREACHABLE, HealthState.DEGRADED}
 )

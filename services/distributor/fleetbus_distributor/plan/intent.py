@@ -73,7 +73,7 @@ class Owned:
     """Empty until an apply has confirmed it."""
     mark: Mark = Mark.NONE
     ran: str = ""
-    """Of an object that runs once: a digest of the template that was started, and how it ended."""
+    """For an object that runs once: a digest of the template that was started, and how it ended."""
 
     @property
     def kind(self) -> str:

@@ -72,7 +72,7 @@ class Facts:
     unrendered: frozenset[str] = frozenset()
     """Placed clusters that could not be rendered: while there are any, nothing is pruned (D1)."""
     uid: str = ""
-    """Of the MultiClusterResource."""
+    """UID of the MultiClusterResource."""
     generation: int
     fuse: FusePolicy
     confirmed: str = ""

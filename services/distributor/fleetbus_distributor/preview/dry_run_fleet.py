@@ -70,7 +70,7 @@ class DryRunFleet:
         return self.clients[name]
 
     def count_writes(self) -> int:
-        """How many writes were planned so far."""
+        """Number of writes planned so far."""
         return sum(len(client.writes) for client in self.clients.values())
 
     async def aclose(self) -> None:

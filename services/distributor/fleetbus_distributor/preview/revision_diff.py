@@ -25,14 +25,14 @@ _OTHER_FIELDS: Final = ("vars", "customize", "serviceAccountName")
 
 @dataclass(frozen=True, slots=True)
 class PartChange:
-    """How a part of a revision differs from that of another."""
+    """Difference of a part of a revision from that of another."""
 
     sign: str
     """`+`, `-` or `~`."""
     name: str
     """`Deployment prod/web` or `vars`, for example."""
     lines: list[str]
-    """Of a unified diff."""
+    """Lines of a unified diff."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ class Gate(Strict):
 
     name: str = Field(pattern=DNS_LABEL)
     period: Duration | None = None
-    """Of `quiet`: for how long nothing may go wrong."""
+    """For `quiet`: the time for which nothing may go wrong."""
     timeout: Duration | None = None
     """The wave fails if the gate has not passed by then; absent, it waits."""
 
@@ -71,7 +71,7 @@ class Wave(Strict):
     clusters: list[ClusterName] | None = Field(default=None, min_length=1)
     cluster_selector: LabelSelector | None = None
     percent: int | None = Field(default=None, ge=1, le=100)
-    """Of all clusters of the rollout, rounded up; in the order of their names."""
+    """Percentage of all clusters of the rollout, rounded up; in the order of their names."""
     max_unavailable: Limit | None = None
     gates: list[Gate] | None = Field(default=None, max_length=16)
     """Instead of those of the rollout."""
@@ -89,11 +89,11 @@ class Wave(Strict):
 
 
 class Rollout(Strict):
-    """How a new revision reaches the clusters; without any field, all at once, with a history."""
+    """Rollout of a new revision; without any field, to all clusters at once, with a history."""
 
     waves: list[Wave] = Field(default_factory=list[Wave], max_length=50)
     max_unavailable: Limit | None = None
-    """How many clusters of a wave may be without a healthy revision at a time."""
+    """Number of clusters of a wave that may be without a healthy revision at a time."""
     health_gate: HealthGate = HealthGate()
     gates: list[Gate] = Field(default_factory=list[Gate], max_length=16)
     paused: bool = False

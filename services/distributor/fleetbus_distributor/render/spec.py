@@ -102,7 +102,7 @@ class Customize(Strict):
 
 
 class ConflictPolicy(StrEnum):
-    """How to treat an object of the same name that is not ours."""
+    """Treatment of an object of the same name that fleetbus does not manage."""
 
     ABORT = "Abort"
     ADOPT = "Adopt"
@@ -110,14 +110,14 @@ class ConflictPolicy(StrEnum):
 
 
 class DeletionPolicy(StrEnum):
-    """How to treat objects that are no longer wanted."""
+    """Treatment of objects that are no longer desired."""
 
     DELETE = "Delete"
     ORPHAN = "Orphan"
 
 
 class DriftPolicy(StrEnum):
-    """How to treat changes of objects by others."""
+    """Treatment of changes of objects by others."""
 
     CORRECT = "Correct"
     REPORT = "Report"

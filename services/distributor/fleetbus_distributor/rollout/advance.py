@@ -39,9 +39,9 @@ class Finding:
     state: GateState
     message: str = ""
     seen: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Of `quiet`: the trouble that is known by now."""
+    """For `quiet`: the trouble that is known by now."""
     is_news: bool = False
-    """Of `quiet`: there is trouble that was not known before."""
+    """For `quiet`: there is trouble that was not known before."""
 
 
 @dataclass(frozen=True, slots=True)

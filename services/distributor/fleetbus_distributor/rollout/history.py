@@ -24,7 +24,7 @@ RESOURCE: Final = "apps/v1/controllerrevisions"
 FIELDS: Final = ("template", "templates", "vars", "customize", "serviceAccountName")
 """The fields of the spec that a revision has."""
 _MAX_BYTES: Final = 4 * 1024 * 1024
-"""Of the JSON of a revision that is read back; etcd bounds what was written."""
+"""Size of the JSON of a revision that is read back; etcd bounds what was written."""
 CHANGE_CAUSE: Final = "kubernetes.io/change-cause"
 """As `kubectl rollout history` shows it."""
 

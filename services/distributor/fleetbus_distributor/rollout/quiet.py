@@ -32,7 +32,7 @@ _TIMEOUT: Final = timedelta(seconds=10)
 _IN_FLIGHT: Final = 10
 _MAX_SHOWN: Final = 160
 _MAX_KEYS: Final = 50
-"""Of one cluster: with more trouble than that, every look finds something new."""
+"""Keys of one cluster: with more trouble than that, every look finds something new."""
 
 
 @dataclass(frozen=True, slots=True)

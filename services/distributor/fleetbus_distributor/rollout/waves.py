@@ -32,7 +32,7 @@ class Scene:
     matching: frozenset[str] = frozenset()
     """Clusters whose objects are those of the newest revision, before the first rollout."""
     names: frozenset[str] = field(init=False)
-    """Of the members."""
+    """Names of the members."""
 
     def __post_init__(self) -> None:
         """Collect the names once."""

@@ -29,7 +29,7 @@ class Decision:
     record: Inventory
     """The intent, as it has to be on record before the first write (rule D2)."""
     bases: Bases = field(default_factory=dict[str, Basis])
-    """Of the record."""
+    """Bases of the record."""
     must_record: bool = False
     applied: Mapping[str, str] = field(default_factory=dict[str, str])
     """Cluster → the revision that was last applied there completely."""

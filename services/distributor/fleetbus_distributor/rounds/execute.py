@@ -30,9 +30,9 @@ log = structlog.get_logger()
 
 _SILENT: Final = "the cluster accepts connections, or loses them, and answers nothing"
 SILENT_FOR: Final = timedelta(seconds=1)
-"""Of a cluster that alone delays its round."""
+"""Silence allowed to a cluster that alone delays its round."""
 _SILENT_ALONE: Final = timedelta(seconds=5)
-"""Of clusters while no other one of their round has answered either."""
+"""Silence allowed to clusters while no other one of their round has answered either."""
 _LOOK: Final = timedelta(milliseconds=250)
 
 ReportProgress: TypeAlias = Callable[[Sequence[ClusterOutcome]], Awaitable[None]]

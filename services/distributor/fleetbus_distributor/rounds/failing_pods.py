@@ -45,7 +45,7 @@ _WORKLOADS: Final = frozenset(
     }
 )
 _MAX_EVENTS: Final = 1000
-"""Of a namespace, whose Events are not found by their object."""
+"""Events read in a namespace, whose Events are not found by their object."""
 _WITHOUT_CONDITION: Final = ("StatefulSet", "DaemonSet", "Job")
 _MAX_DIGITS: Final = 9
 _REVISION: Final = "deployment.kubernetes.io/revision"

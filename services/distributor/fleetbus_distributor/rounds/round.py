@@ -77,7 +77,7 @@ class Work:
     """`revision` was applied here before."""
     may_create: bool = True
     status_rules: StatusRules = field(default=NO_RULES)
-    """How to tell the health of the objects, and what to collect from them."""
+    """Rules for the health of the objects, and for the fields to collect from them."""
 
 
 def work_of(

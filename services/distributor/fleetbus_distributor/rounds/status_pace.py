@@ -65,7 +65,7 @@ class StatusPace:
             self._corrections.pop((owner, outcome.name), None)
 
     async def wait(self, owner: str, *, lets_notes_first: bool = False) -> timedelta | None:
-        """How long to postpone a write; None if the caller is to write now, as without the store.
+        """Return the time to postpone a write by; None to write now, as without the store.
 
         Args:
             owner: the UID of the MultiClusterResource.

@@ -38,8 +38,8 @@ from fleetbus_distributor.targets.update import MISSING, update
 _NO_MATCH: Final = "NoMatch"
 _NAMESPACES: Final = "v1/namespaces"
 _CONFIRMED_FOR: Final = timedelta(milliseconds=250)
-"""How old the reading of which cluster answers may be before something is created there: nothing
-else shows that the object is absent from the right one."""
+"""Maximum age of the cluster's identity check before something is created there: nothing else shows
+that the object is absent from the right one."""
 _DELETED: Final = Drift("", is_removed=True)
 _OURS: Final = frozenset({Ownership.OURS, Ownership.FORMER})
 _FOUGHT_OVER: Final = frozenset({Ownership.LOST, Ownership.MALFORMED})

@@ -28,7 +28,7 @@ from fleetbus_distributor.targets.outcome import ObjectOutcome
 _UPDATED_BY: Final = re.compile(r'conflict with "[^"]*" using ')
 _HELD_BY: Final = re.compile(r'conflict with "([^"]*)"(?:.* at (\S+))?')
 MAX_CAUSES: Final = 20
-"""Of those that are shown; a server may name any number."""
+"""Number of causes that are shown; a server may name any number."""
 _AUTOSCALED: Final = ".spec.replicas"
 _WINDOW: Final = timedelta(minutes=10)
 _MAX_CORRECTIONS: Final = 5

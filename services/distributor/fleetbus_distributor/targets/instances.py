@@ -19,7 +19,7 @@ from fleetbus_distributor.render.template import Object, reference
 from fleetbus_distributor.targets.target import Target
 
 SERVED_WITHIN: Final = timedelta(seconds=3)
-"""Of one round; a cluster with several API servers needs about 5 s."""
+"""Time limit of one round; a cluster with several API servers needs about 5 s."""
 _FIRST_PAUSE: Final = timedelta(seconds=0.05)
 _LONGEST_PAUSE: Final = timedelta(seconds=0.5)
 Type: TypeAlias = tuple[str, str]

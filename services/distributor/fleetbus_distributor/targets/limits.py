@@ -77,7 +77,7 @@ class Turns:
         self._per_turn = per_turn
         self._free = at_once
         self._least = self.patience = silent.total_seconds()
-        """How long a server may be silent now."""
+        """Silence that a server is currently allowed."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_scheduled = False
 
@@ -133,7 +133,7 @@ class ClusterLimits:
 
     requests: RequestLimiter
     in_flight: asyncio.Semaphore
-    """Of objects that are worked on, each with one request at a time."""
+    """Number of objects that are worked on, each with one request at a time."""
     turns: Turns
     """The same for all clusters."""
 

@@ -29,7 +29,7 @@ log = structlog.get_logger()
 _MOST: Final = 100_000
 """The types that were wanted longest ago go first."""
 _MOST_OWNERS: Final = 1_000
-"""Of one type; more of them are not woken, and try again by themselves."""
+"""Owners of one type; more of them are not woken, and try again by themselves."""
 _AGAIN: Final = timedelta(seconds=1)
 _AGAIN_AT_MOST: Final = timedelta(minutes=5)
 _FORGOTTEN: Final = 2 * _AGAIN_AT_MOST

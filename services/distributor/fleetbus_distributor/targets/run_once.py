@@ -21,8 +21,8 @@ from fleetbus_distributor.targets.target import Target
 COMPLETE: Final = "Complete"
 FAILED: Final = "Failed"
 _TTL: Final = "ttlSecondsAfterFinished"
-"""Of Jobs, and by the same name of JobSets, RayJobs and Jobs of Volcano; the operators of Kubeflow
-have it in a part of their spec."""
+"""Field of Jobs, and by the same name of JobSets, RayJobs and Jobs of Volcano; the operators of
+Kubeflow have it in a part of their spec."""
 _TTL_PARTS: Final = (("spec",), ("spec", "runPolicy"))
 _ENDS: Final = {"Complete": COMPLETE, "Completed": COMPLETE, "Succeeded": COMPLETE, FAILED: FAILED}
 """Type of a condition → the end that it means."""
@@ -70,7 +70,7 @@ def _has_ttl(obj: Object) -> bool:
 
 
 def _digest_of(target: Target, obj: Object) -> str:
-    """Of the template, and of the cluster: a new one behind the name has run nothing yet."""
+    """Digest of the template and of the cluster: a new one behind the name has run nothing yet."""
     content = {key: part for key, part in obj.items() if key != "apiVersion"}
     return digest({"cluster": target.owner.target_uid, "object": content}).hex()[:_DIGEST]
 

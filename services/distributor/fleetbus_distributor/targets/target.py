@@ -93,7 +93,7 @@ class Target:
     corrections: Corrections
     seen: SeenOnTargets
     limits: ClusterLimits
-    """Of the objects that are worked on, over all rounds of the process."""
+    """Limits of the objects that are worked on, over all rounds of the process."""
     known: Mapping[Key, Owned] = field(default_factory=dict[Key, Owned])
     aliases: Sequence[str] = ()
     """Other names of the same cluster: what is pruned here may be wanted there (rule D5)."""
@@ -104,7 +104,7 @@ class Target:
     service_account: str = ""
     """NAMESPACE/NAME of the ServiceAccount that `client` impersonates; "" for none (rule D16)."""
     status_rules: StatusRules = NO_RULES
-    """How to tell the health of the objects, and what to collect from them."""
+    """Rules for the health of the objects, and for the fields to collect from them."""
     may_create: bool = True
     """Whether missing objects are created; only by the round for all clusters (rule D2)."""
 

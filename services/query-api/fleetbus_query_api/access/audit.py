@@ -23,7 +23,7 @@ from fleetbus_query_api.requests.user import User, find_user
 log = structlog.get_logger()
 
 _SHOWN: Final = 10
-"""How many denied clusters a line names."""
+"""Number of denied clusters that a line names."""
 _LONGEST: Final = 500
 _CLUSTERS: Final = "clusters"
 _HUB: Final = "the hub"

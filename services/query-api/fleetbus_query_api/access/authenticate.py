@@ -150,7 +150,7 @@ def _user_of(outcome: _Outcome) -> User:
 
 
 def _remaining(token: str) -> timedelta:
-    """How long a JWT is valid: it must not live on in the cache; other tokens do not tell."""
+    """Return the remaining validity of a JWT, which bounds its caching; other tokens have none."""
     expires = read_expiry(token)
     if expires is None:
         return timedelta.max

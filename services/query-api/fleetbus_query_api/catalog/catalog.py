@@ -90,7 +90,7 @@ class KnownResource:
         return any(self.rank_for(name) for name in parse_resource_name(text.lower()))
 
     def rank_for(self, name: ResourceName) -> tuple[int, int, str] | None:
-        """How well a name matches this resource, the least is the best; None if it does not."""
+        """Rank the match of a name with this resource, the least is best; None without a match."""
         if name.group is not None and name.group != self.group:
             return None
         if name.version is not None and name.version not in self.versions:

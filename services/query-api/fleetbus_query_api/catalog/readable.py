@@ -19,14 +19,14 @@ UNREADABLE: Final = Freshness(
     is_complete=False,
     reason="not in the fleet, or you may not read it there",
 )
-"""Of a cluster that the user has named, or may know of."""
+"""Reason for a cluster that the user has named, or may know of."""
 UNDECIDED: Final = Freshness(
     ResourceState.UNKNOWN,
     None,
     is_complete=False,
     reason="its API server does not answer an access review: what you may read there is unknown",
 )
-"""Of a cluster that the user may get, and that does not decide."""
+"""Reason for a cluster that the user may get, and that does not decide."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ FLEET: Final = "-"
 _VERSION: Final = re.compile(r"v(\d+)\.(\d+)")
 _UNKNOWN_VERSION: Final = "v1.33.0"
 _MAX_REVIEWS: Final = 500
-"""Of custom types in clusters that a user does not see, for one answer."""
+"""Reviews of custom types in clusters that a user does not see, for one answer."""
 
 
 class ServedKinds:

@@ -10,11 +10,12 @@ from fleetbus.kube.field_paths import Value
 
 _CODE: Final = "I"
 _CODE_BYTES: Final = 5
-"""Of a row: four, and room to grow."""
+"""Bytes of a row: four, and room to grow."""
 _OWN_BYTES: Final = 1_000
-"""Of a column without a row: whoever asks for many fields of nothing fills no memory."""
+"""Bytes of a column without rows, so that queries of many missing fields count, too."""
 _ENTRY_BYTES: Final = 120
-"""Of a distinct value, beside itself: its places in the table of codes and in three lists."""
+"""Bytes of a distinct value, besides the value itself: its places in the table of codes and in
+three lists."""
 
 
 class Undecided:
@@ -55,11 +56,11 @@ class FieldColumn:
 
     @property
     def undecided(self) -> int:
-        """How many rows are undecided."""
+        """Number of undecided rows."""
         return self._uses[0]
 
     def uses(self, code: int) -> int:
-        """How many rows have the value of this code."""
+        """Number of rows with the value of this code."""
         return self._uses[code]
 
     def get(self, row: int) -> Value | Undecided:

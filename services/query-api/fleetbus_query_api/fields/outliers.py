@@ -42,7 +42,7 @@ from fleetbus_query_api.responses.render import body_of
 _MAX_NAMES: Final = 300_000
 """That are compared; one takes 100 bytes meanwhile."""
 _MAX_VARIANTS: Final = 5
-"""Of a name, whose differences are shown."""
+"""Variants of a name whose differences are shown."""
 MAX_DIFFERENCES: Final = 50
 _SHOWN: Final = 200
 """Characters of a value."""

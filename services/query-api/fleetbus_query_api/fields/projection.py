@@ -15,7 +15,7 @@ from fleetbus_query_api.fields.bodies import UnreadableBody, decode
 from fleetbus_query_api.responses.render import body_of
 
 MAX_FIELDS: Final = 32
-"""Of a list: each is looked up in each object (rule A8)."""
+"""Fields of a list: each is looked up in each object (rule A8)."""
 
 _Shown: TypeAlias = dict[Step, "_Shown"]
 """Steps to what is below; without any, everything is."""

@@ -19,9 +19,9 @@ from fleetbus_query_api.fields.column import UNDECIDED, FieldColumn
 from fleetbus_query_api.fields.extract import field_reader
 
 _ROW_BYTES: Final = 60
-"""Of a row, beside the characters of its key: the object around them, and its places."""
+"""Bytes of a row, besides the characters of its key: the object around them, and its places."""
 _OWN_BYTES: Final = 2_000
-"""Of a table without a row."""
+"""Bytes of a table without rows."""
 _FEW: Final = 1_000
 
 

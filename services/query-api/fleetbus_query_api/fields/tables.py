@@ -35,7 +35,7 @@ SIZE: Final = Gauge(
     " counted by.",
 )
 _NOT_AGAIN_FOR: Final = timedelta(minutes=1)
-"""How long a table that has not fitted is not tried again: each attempt reads all bodies."""
+"""Time for which a table that did not fit is not tried again: each attempt reads all bodies."""
 
 
 class _TooLarge(Exception):

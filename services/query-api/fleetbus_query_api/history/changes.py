@@ -55,7 +55,7 @@ _AT_A_TIME: Final = 2
 """Questions whose objects are compared side by side, of all users: each holds a step in memory."""
 _MODIFIED: Final = "modified"
 UNREADABLE: Final = Differences((), more=1)
-"""Of a body that cannot be decoded: something has changed."""
+"""Difference of a body that cannot be decoded: something has changed."""
 
 
 class _Name(NamedTuple):

@@ -19,7 +19,7 @@ _Value = str | float | bool | None
 
 
 class HistoryModel(AnswerModel):
-    """How far back the past is known."""
+    """Period for which the past is known."""
 
     window: WindowModel
 
@@ -62,7 +62,7 @@ class DeletedListModel(FreshAnswerModel):
     items: list[DeletedItemModel]
     since: str
     remaining: int
-    """How many earlier ones there are since then."""
+    """Number of earlier deletions since then."""
     undecided: dict[str, int]
     """By cluster: how many may match or not, because their last state is unknown."""
     window: WindowModel
@@ -209,7 +209,7 @@ class ChangesModel(FreshAnswerModel):
     distributionCount: int  # noqa: N815 -- as in the answer
     changedObjects: int  # noqa: N815 -- as in the answer
     ownedObjects: int  # noqa: N815 -- as in the answer
-    """How many were left out, because another object owns them."""
+    """Number of objects that were left out because they have an owner."""
     groupCount: int  # noqa: N815 -- as in the answer
     truncated: bool
     """Whether there are more groups, or more than 50,000 objects that may have changed."""

@@ -31,7 +31,7 @@ class DeletedParameters(SelectionParameters):
 
 
 class TimelineParameters(BaseModel):
-    """How much of the past of an object to show."""
+    """Part of the past of an object to show."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

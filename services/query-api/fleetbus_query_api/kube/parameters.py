@@ -27,7 +27,7 @@ _READ: Final = (
     "watch",
 )
 _WITHOUT_EFFECT: Final = ("pretty", "timeout")
-"""Of how an answer looks and how long it may take; every client may send them."""
+"""Parameters of the form and duration of an answer; every client may send them."""
 _MATCHES: Final = ("Exact", "NotOlderThan")
 _INCLUDED: Final = ("None", "Metadata", "Object")
 _MAX_SELECTOR: Final = 4096

@@ -29,7 +29,7 @@ class TokenBuckets:
         self._buckets: dict[str, tuple[float, float]] = {}
 
     def __len__(self) -> int:
-        """How many names are tracked."""
+        """Number of tracked names."""
         return len(self._buckets)
 
     def take(self, name: str) -> float:

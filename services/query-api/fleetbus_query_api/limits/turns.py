@@ -24,7 +24,7 @@ class Turns:
         self._names: dict[str, tuple[asyncio.Semaphore, int]] = {}
 
     def __len__(self) -> int:
-        """How many names have a turn, or wait for one."""
+        """Number of names that have a turn, or wait for one."""
         return len(self._names)
 
     @asynccontextmanager

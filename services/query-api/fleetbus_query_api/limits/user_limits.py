@@ -62,7 +62,7 @@ class UsageLimits:
                 del self._in_flight[name]
 
     def __len__(self) -> int:
-        """How many are tracked."""
+        """Number of tracked users."""
         return len(self._buckets)
 
     def _take(self, name: str) -> None:

@@ -206,7 +206,7 @@ class ObjectListing:
 
 
 def _name_freshness(readable: Readable, states: Mapping[str, Freshness]) -> dict[str, Freshness]:
-    """Of each cluster that the answer names, also of those that were not read."""
+    """Return the freshness of each cluster that the answer names, even if it was not read."""
     fleet, resource = readable.fleet, readable.resource
     named = {name: states.get(name, _NOT_A_MEMBER) for name in readable.clusters}
     for name in states:

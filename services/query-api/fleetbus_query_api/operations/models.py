@@ -12,7 +12,7 @@ class BreakerModel(AnswerModel):
     failures: int
     """In a row."""
     opened: int
-    """How often, since the last success."""
+    """Number of openings since the last success."""
     probing: bool
     nextProbeSeconds: float
 
@@ -25,7 +25,7 @@ class QueuedClusterModel(AnswerModel):
     retry: int
     initial: int
     oldestSeconds: float | None
-    """How long the oldest ready item has waited; null without one."""
+    """Age of the oldest ready item; null without one."""
     quarantined: int
     breaker: BreakerModel | None
     """Null while the cluster is tried as usual."""

@@ -20,7 +20,7 @@ _LONGEST_PATH: Final = 1_000
 """Characters of a path: names of fields may be as long as the object."""
 _DEEPEST: Final = 60
 _VERSIONS: Final = frozenset({"resourceVersion", "managedFields", "generation"})
-"""Of the metadata: they change with every change."""
+"""Versions in the metadata: they change with every change."""
 _ABSENT: Final = object()
 
 _object = msgspec.json.Decoder(dict[str, Any])

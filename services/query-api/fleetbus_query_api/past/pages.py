@@ -79,7 +79,7 @@ class PastPage:
     last: _Place | None = None
     """The last candidate that was looked at."""
     read: int = 0
-    """How many were."""
+    """Number of objects that were read."""
     size: int = 0
 
 

@@ -1,4 +1,4 @@
-"""How many objects of the past to read at a time: few where they are large (rule A8)."""
+"""Limits the number of past objects that are read at a time: few where they are large (rule A8)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fleetbus_query_api.past.states import PastState
 T = TypeVar("T")
 
 STEP_BYTES: Final = 8 * 1024**2
-"""Of the known states of the objects of a step; a larger object is read alone."""
+"""Size of the known states of the objects of a step; a larger object is read alone."""
 _LARGE_BYTES: Final = 32 * 1024**2
 
 

@@ -1,4 +1,4 @@
-"""How far back the events go, and where they have gaps (rule A9)."""
+"""Finds the period that the events cover, and its gaps (rule A9)."""
 
 from __future__ import annotations
 

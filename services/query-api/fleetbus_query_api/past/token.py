@@ -20,7 +20,7 @@ class PastPosition(msgspec.Struct, frozen=True, array_like=True, tag="h1"):
     """The last candidate that a page looked at."""
 
     generation: str
-    """Of the snapshot."""
+    """Generation of the snapshot."""
     at: int
     """The time that the list is of, in microseconds since 1970."""
     question: bytes

@@ -21,7 +21,7 @@ class FieldPosition(msgspec.Struct, frozen=True, array_like=True, tag="f1"):
 
     generation: str
     version: int
-    """Of the snapshot, before the first object of the first page was read."""
+    """Version of the snapshot, before the first object of the first page was read."""
     question: bytes
     ranks: list[tuple[int, int | float | str]]
     cluster: str

@@ -16,7 +16,7 @@ MAX_PAGE: Final = 1000
 """Objects per page (rule A8)."""
 
 MAX_REQUIREMENTS: Final = 32
-"""Of a selector: each is evaluated for each scanned object (rule A8)."""
+"""Requirements of a selector: each is evaluated for each scanned object (rule A8)."""
 MAX_SELECTOR: Final = 4096
 """Characters (rule A8)."""
 MAX_TIME: Final = 40
@@ -221,7 +221,7 @@ class WhereParameters(BaseModel):
 
 
 class ChildrenParameters(BaseModel):
-    """How far to follow the children of an object."""
+    """Depth to which the children of an object are followed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -13,7 +13,7 @@ INCOMPLETE_HEADER: Final = "Fleetbus-Incomplete"
 there is no room are counted in a last item, `"*";more=<count>`."""
 
 _MAX_BYTES: Final = 6000
-"""Of the header: clients refuse one of more than 8,190."""
+"""Size of the header: clients refuse one of more than 8,190."""
 
 
 def incomplete_header(freshness: Mapping[str, Freshness]) -> dict[str, str]:

@@ -117,9 +117,9 @@ class ListModel(FreshAnswerModel):
     continue_token: str = Field(alias="continue")
     """For the next page; empty on the last one."""
     remaining: int | None
-    """How many objects come after this page; null if they were not counted."""
+    """Number of objects after this page; null if they were not counted."""
     resourceVersion: str  # noqa: N815 -- as in the answer
-    """Of the whole snapshot, before the first object was read."""
+    """Version of the whole snapshot, before the first object was read."""
     resource: ResourceModel
     asOf: str = ""  # noqa: N815 -- as in the answer
     """Only of a list of the past, like the next two."""
@@ -145,7 +145,7 @@ class ClusterModel(AnswerModel):
     host: str
     serverVersion: str  # noqa: N815 -- as in the answer
     platform: str
-    """Of its API server, like `linux/amd64`."""
+    """Platform of its API server, like `linux/amd64`."""
     connected: bool
     """As its watcher reported last."""
     reason: str
@@ -177,7 +177,7 @@ class ClusterResourceModel(FreshnessModel):
     kind: str
     namespaced: bool
     objects: int | None
-    """How many there are; null if you may not list all of them."""
+    """Number of objects; null if you may not list all of them."""
     lastReceived: str  # noqa: N815 -- as in the answer
     """When the last byte of its list or watch came; a quiet resource may have none for long."""
 
@@ -197,17 +197,17 @@ class GroupModel(AnswerModel):
 
 
 class CountModel(FreshAnswerModel):
-    """How many objects there are, and in which groups."""
+    """Number of objects, and their groups."""
 
     total: int
     groups: list[GroupModel]
     """The largest first."""
     groupCount: int  # noqa: N815 -- as in the answer
-    """How many there are, also those beyond `limit`."""
+    """Number of groups, including those beyond `limit`."""
     others: int
     """Objects in no group, because there were more than 10,000; `groupCount` stops there."""
     resourceVersion: str  # noqa: N815 -- as in the answer
-    """Of the whole snapshot; what is counted is at least as new."""
+    """Version of the whole snapshot; the counted objects are at least as new."""
     resource: ResourceModel
 
 
@@ -215,7 +215,7 @@ class VariantModel(AnswerModel):
     """Clusters in which an object is the same."""
 
     digest: str
-    """Of the object without what its cluster has filled in."""
+    """Digest of the object without the fields that its cluster filled in."""
     clusters: list[str]
 
 
@@ -257,9 +257,9 @@ class OutlierListModel(FreshAnswerModel):
     continue_token: str = Field(alias="continue")
     """For the next page; empty on the last one."""
     remaining: int
-    """How many names come after this page."""
+    """Number of names after this page."""
     resourceVersion: str  # noqa: N815 -- as in the answer
-    """Of the whole snapshot; the objects are at least as new."""
+    """Version of the whole snapshot; the objects are at least as new."""
     resource: ResourceModel
 
 
@@ -281,7 +281,7 @@ class WhereModel(FreshAnswerModel):
 
     items: list[PlacedModel]
     remaining: int
-    """How many more there are than `limit`."""
+    """Number of objects beyond `limit`."""
 
 
 class ChildModel(PlacedModel):

@@ -55,7 +55,7 @@ def labels(*path: str) -> Callable[[Tree], str]:
 
 
 def length(value: object) -> int:
-    """How many entries a list or an object has; 0 for anything else."""
+    """Count the entries of a list or an object; 0 for anything else."""
     return len(cast("list[object]", value)) if isinstance(value, list | dict) else 0
 
 
@@ -131,4 +131,4 @@ def template_columns(*path: str, by_default: bool = False) -> Sequence[Column]:
 
 
 TEMPLATE: Final = template_columns("spec", "template", "spec", "containers")
-"""Of the Pods of a workload."""
+"""Template of the Pods of a workload."""

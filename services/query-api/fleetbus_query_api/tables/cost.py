@@ -20,7 +20,7 @@ ROW_STEPS: Final = 20_000
 TABLE_STEPS: Final = 2_000_000
 """For the rows of a table together; afterwards each cell has its own steps only."""
 ROW_CHARACTERS: Final = 16_384
-"""Of all cells of a row: a page of a thousand rows must fit into memory many times."""
+"""Characters of all cells of a row: a page of a thousand rows must fit into memory many times."""
 
 
 class CellCosts:

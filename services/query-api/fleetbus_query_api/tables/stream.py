@@ -228,7 +228,7 @@ class _Rows:
         self._costs = CellCosts()
         self.count = 0
         self.degraded: list[dict[str, str]] = []
-        """Of which objects only the name is shown, because the body is unknown; not all of many."""
+        """Objects of which only the name is shown, because the body is unknown; not all of many."""
 
     def definitions(self) -> list[dict[str, Any]]:
         """The columns, as in the first line."""

@@ -48,7 +48,7 @@ class Selector:
 
     @property
     def weight(self) -> int:
-        """How many requirements each change of an object is compared with."""
+        """Number of requirements with which each change of an object is compared."""
         return len(self.labels.requirements) + len(self.fields.requirements)
 
     def has(self, namespace: str, name: str) -> bool:
@@ -156,9 +156,10 @@ class Matching:
         self._version = version
         self._clusters: dict[str, _InCluster] = {}
         self.users = 0
-        """How many watches use it."""
+        """Number of watches that use it."""
         self.outcome = (Shown.MAYBE, False)
-        """Of the last event: how its object was known before, and whether it matches now."""
+        """Outcome of the last event: how its object was known before, and whether it matches
+        now."""
 
     def update(self, event: Event) -> None:
         """Take the next event of the resource."""

@@ -19,7 +19,7 @@ Key: TypeAlias = tuple[str, str]
 
 
 class KeyCount:
-    """How many keys all resources have."""
+    """Number of keys of all resources."""
 
     def __init__(self) -> None:
         self.keys = 0

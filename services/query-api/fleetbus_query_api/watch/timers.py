@@ -11,7 +11,8 @@ from fleetbus_query_api.watch.requests import WatchRequest
 
 BOOKMARK_EVERY: Final = timedelta(minutes=1)
 RECHECK_EVERY: Final = timedelta(seconds=30)
-"""How long a change of the clusters that a user may read goes unnoticed, beyond the caches (A3)."""
+"""Time for which a change of the clusters that a user may read goes unnoticed, beyond the caches
+(A3)."""
 LONGEST: Final = timedelta(hours=1)
 """The longest watch; without a timeout they end after half of it to all of it."""
 

@@ -297,4 +297,4 @@ def _with_times(conditions: Sequence[Object], previous: Sequence[Object]) -> lis
 _STORE_AWAY: Final = _condition(
     "Synced", False, "StoreAway", "the server of the store that holds this cluster does not answer"
 )
-"""Of a cluster whose shard of the snapshot is away."""
+"""Reason for a cluster whose shard of the snapshot is away."""

@@ -61,7 +61,7 @@ class _Write:
     """A write that was received, and when to read it (again)."""
 
     digest: int
-    """Of the value, which may be long and is read from the bucket."""
+    """Digest of the value, which may be long and is read from the bucket."""
     since: float
     due_at: float
     looks: int = 0

@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 _INTERVAL: Final = timedelta(seconds=5)
 _MAX_REFUSED: Final = 10_000
-"""Of resources: a hostile watcher can make up names."""
+"""Number of resources: a hostile watcher can make up names."""
 
 
 class ClockSkew:

@@ -70,7 +70,7 @@ class SweepFuse:
         return gone > self.objects and gone * 100 > known * self.percent
 
     def delay(self, *, known: int) -> timedelta:
-        """How long after the first list the second must begin."""
+        """Earliest start of the second list after the first."""
         return self.wait if known > self.objects else timedelta()
 
 

@@ -37,7 +37,7 @@ from fleetbus_watcher.follow.resource_watcher import ResourceWatcher
 log = structlog.get_logger()
 
 _POLL: Final = timedelta(seconds=60)
-"""How soon a new resource, or a request whose wake-up was lost, is noticed."""
+"""Interval at which new resources, and requests whose wake-up was lost, are noticed."""
 
 
 class Auditor:

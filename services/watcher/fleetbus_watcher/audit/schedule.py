@@ -40,7 +40,7 @@ class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """When its replica last reported progress, in ms."""
     complete: bool = False
     objects: int = 0
-    """How many the last complete one had."""
+    """Number of objects of the last complete audit."""
     request: str = ""
     """The last audit request that was fulfilled, or is being fulfilled."""
 

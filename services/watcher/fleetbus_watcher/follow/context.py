@@ -48,7 +48,7 @@ class ClusterContext:
     loss_detector: LossDetector
     checkpoints: Checkpoints
     lists: ClusterLists
-    """How many lists may run at once (rule W19)."""
+    """Limit of lists that run at once (rule W19)."""
     grants: GrantClient
     """Asks the projector for a grant before each list (rule W7)."""
     reachability: Reachability

@@ -312,7 +312,7 @@ class GrantClient:
 
 
 class _Wait:
-    """How long a request has waited, and when to poll again."""
+    """Waiting time of a request, and the time of its next poll."""
 
     def __init__(self, patience: float, waits: Callable[[], None]) -> None:
         self._patience = patience

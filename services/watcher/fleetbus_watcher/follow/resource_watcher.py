@@ -174,7 +174,7 @@ class ResourceWatcher:
 
     @property
     def objects(self) -> int:
-        """How many objects the present list had; 0 when it was resumed from a checkpoint."""
+        """Number of objects of the present list; 0 when it was resumed from a checkpoint."""
         return self._epoch.listed if self._epoch is not None else 0
 
     @property

@@ -26,7 +26,7 @@ from fleetbus_watcher.follow.context import ClusterContext
 log = structlog.get_logger()
 
 _PEER_PATIENCE: Final = timedelta(minutes=2)
-"""How long to wait for the epoch of a peer replica (W15)."""
+"""Time to wait for the epoch of a peer replica (rule W15)."""
 _POLL: Final = timedelta(seconds=1)
 _FIRST_POLL: Final = timedelta(seconds=0.1)
 _LAST_POLL: Final = timedelta(seconds=5)

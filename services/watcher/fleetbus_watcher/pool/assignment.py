@@ -18,7 +18,8 @@ from hashlib import blake2b
 from typing import Final
 
 _MAX_SHARE: Final = 1.25
-"""Of the mean; more would be uneven, less would move more clusters at each change."""
+"""Largest share, relative to the mean; more would be uneven, less would move more clusters at each
+change."""
 
 
 def weigh(cluster: str, member: str) -> int:

@@ -41,12 +41,12 @@ class ProcessContext:
     """The collaborators and settings that all clusters of one process share."""
 
     settings: WatcherSettings
-    """Of every cluster; only its name, and that of the member, differ."""
+    """Settings of every cluster; only its name, and that of the member, differ."""
     bus: Bus
     build: Callable[[WatcherSettings, KubeClient], tuple[ClusterWatcher, Heartbeats]]
     """Builds what watches one cluster."""
     start_slots: asyncio.Semaphore
-    """How many clusters may be starting: a start takes mostly CPU time of this process, and the
+    """Limit of clusters that are starting: a start takes mostly CPU time of this process, and the
     records of the pool must be renewed beside it."""
 
 

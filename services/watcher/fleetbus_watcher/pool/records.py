@@ -29,7 +29,7 @@ from fleetbus_proto.keys import (
 log = structlog.get_logger()
 
 _MEMBER_TTL: Final = "10m"
-"""Of a member's record in the bucket, because pods get new names again and again."""
+"""Lifetime of a member's record in the bucket, because pods get new names again and again."""
 State = Literal["active", "leaving", "left"]
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -44,7 +44,7 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     state: State = "active"
     """A `leaving` member hands its clusters over, one that has `left` holds none."""
     owned: int = 0
-    """How many leases name it; for people."""
+    """Number of leases that name it; for people."""
     selector: str = ""
     """Which clusters it takes; members with another selector are another pool."""
 

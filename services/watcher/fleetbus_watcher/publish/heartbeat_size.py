@@ -21,7 +21,7 @@ _LISTED: Final = 20
 _FRAME: Final = 256
 """For the note about what was cut, and the msgpack framing of what is left."""
 _FIELD_BYTES: Final = 13
-"""Of a field named `message`, beside its value."""
+"""Bytes of a field named `message`, besides its value."""
 _ELLIPSIS: Final = "…"
 
 

@@ -47,12 +47,12 @@ _ACTUAL: Final = re.compile(r"wrong last sequence: (\d+)")
 _NEVER: Final = 2**63 - 1
 """A sequence that no message has."""
 _LAG_PATIENCE: Final = timedelta(seconds=5)
-"""How long a replica of the stream may lag behind its leader."""
+"""Time that a replica of the stream may lag behind its leader."""
 _LAG_POLL: Final = timedelta(milliseconds=20)
 _ATTEMPTS: Final = 3
 _REMEMBERED: Final = 1024
 _PEER_PATIENCE: Final = timedelta(seconds=5)
-"""How long a peer replica that has just started may take to verify its own heartbeats."""
+"""Time that a peer replica that has just started may take to verify its own heartbeats."""
 _PEER_POLL: Final = timedelta(milliseconds=100)
 
 

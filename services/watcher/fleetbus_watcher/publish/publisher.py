@@ -91,7 +91,7 @@ class Publisher:
 
     @property
     def flow(self) -> tuple[int, int]:
-        """How many events were handed over so far, and how many messages are in flight.
+        """Number of events handed over so far, and of messages in flight.
 
         Equal at two moments: nothing was published or acknowledged between them.
         """
@@ -99,7 +99,7 @@ class Publisher:
 
     @property
     def max_body(self) -> int:
-        """How large a body may be, headers left aside."""
+        """Size limit of a body, without headers."""
         return min(self._bus.max_payload, codec.MAX_BODY_BYTES) - _HEADERS_AT_MOST
 
     async def publish_marker(self, marker: EpochEnd | AuditPage) -> None:

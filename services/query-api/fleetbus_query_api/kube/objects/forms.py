@@ -14,7 +14,7 @@ JsonObject = Mapping[str, Any]
 
 
 class Form(Protocol):
-    """How objects are sent."""
+    """Form in which objects are sent."""
 
     @property
     def key(self) -> Hashable:

@@ -298,7 +298,8 @@ class KubeObjects:
     async def _without_bodies(
         self, kube_request: KubeRequest, readable: Readable
     ) -> Mapping[str, int]:
-        """How many objects cannot be matched, because their bodies are unknown, by cluster."""
+        """Count the objects whose bodies are unknown, so that they cannot be matched, by
+        cluster."""
         if not kube_request.parameters.fields:
             return {}
         entries = await self._reader.unlabelled(members_of(readable), kube_request.path.key)

@@ -36,7 +36,7 @@ _V3: Final = "openapi/v3"
 _INFO: Final = {"title": "Kubernetes, as fleetbus serves it", "version": "1"}
 _DEFINITIONS: Final = "apiextensions.k8s.io/customresourcedefinitions"
 _MAX_DEFINITIONS: Final = 200
-"""Of custom types that one document explains; the others are objects of any fields."""
+"""Number of custom types that one document explains; the others are objects of any fields."""
 
 
 class _Schema(msgspec.Struct, rename={"properties": "openAPIV3Schema"}):

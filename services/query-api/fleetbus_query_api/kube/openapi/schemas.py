@@ -44,7 +44,7 @@ class _Types(msgspec.Struct, frozen=True):
     """The table."""
 
     fields: dict[str, dict[str, tuple[str, str, bool]]]
-    """Of each model: type, description, and whether it is required."""
+    """Fields of each model: type, description, and whether it is required."""
     kinds: dict[str, str]
     """The description of each kind."""
 
