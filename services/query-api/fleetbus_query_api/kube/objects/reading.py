@@ -298,8 +298,7 @@ class KubeObjects:
     async def _without_bodies(
         self, kube_request: KubeRequest, readable: Readable
     ) -> Mapping[str, int]:
-        """Count the objects whose bodies are unknown, so that they cannot be matched, by
-        cluster."""
+        """Count the objects that cannot be matched, without a body, by cluster."""
         if not kube_request.parameters.fields:
             return {}
         entries = await self._reader.unlabelled(members_of(readable), kube_request.path.key)
