@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import yaml
 
@@ -11,7 +12,7 @@ from fleetbus_distributor.preview.plan_client import PlanClient
 from fleetbus_emulator.apiserver import Cluster, serve
 
 CRDS = "apiextensions.k8s.io/v1/customresourcedefinitions"
-CRD = {
+CRD: dict[str, Any] = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
     "metadata": {"name": "databases.example.com"},
