@@ -26,7 +26,7 @@ def render_parent(folder: Path, fleetbus: Object, dependency: Object, values: Ob
     with helm().Chart.load(str(chart)) as loaded:
         files = loaded.render({}, name="fb", namespace=NAMESPACE)
     texts = [text for path, text in files.items() if path.endswith(".yaml")]
-    return [made for text in texts for made in yaml.safe_load_all(text) if made]
+    return [made for text in texts for made in yaml.load_all(text, yaml.CSafeLoader) if made]
 
 
 CONDITION: Object = {"condition": "fleetbus.enabled"}

@@ -83,7 +83,7 @@ def with_older_definitions(folder: Path) -> Path:
     older = folder / "older" / "fleetbus"
     shutil.copytree(CHART, older)
     path = older / "files" / "crds" / "clusters.yaml"
-    crd = yaml.safe_load(path.read_text())
+    crd = yaml.load(path.read_text(), yaml.CSafeLoader)
     columns = crd["spec"]["versions"][0]["additionalPrinterColumns"]
     columns[:] = [one for one in columns if one["name"] != "Objects"]
     path.write_text(yaml.safe_dump(crd))

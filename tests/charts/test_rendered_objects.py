@@ -115,7 +115,10 @@ def test_definitions_are_upgraded_with_the_release_and_outlive_it():
 
 
 def test_the_rendered_definitions_are_those_of_the_files():
-    files = [yaml.safe_load(path.read_text()) for path in (CHART / "files/crds").glob("*.yaml")]
+    files = [
+        yaml.load(path.read_text(), yaml.CSafeLoader)
+        for path in (CHART / "files/crds").glob("*.yaml")
+    ]
     rendered = of_kind(render({}), "CustomResourceDefinition")
     assert {one["metadata"]["name"]: one["spec"] for one in files} == {
         one["metadata"]["name"]: one["spec"] for one in rendered

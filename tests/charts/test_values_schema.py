@@ -123,7 +123,7 @@ def test_the_chart_and_the_watcher_accept_the_same_names_of_resources(name: str)
 
 def test_every_default_value_is_in_the_schema_and_the_other_way_round():
     schema = json.loads((CHART / "values.schema.json").read_text())
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    values = yaml.load((CHART / "values.yaml").read_text(), yaml.CSafeLoader)
     assert set(values) == set(schema["properties"]) - {"global"}
 
 

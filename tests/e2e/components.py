@@ -95,7 +95,7 @@ def documented_role() -> dict[str, Any]:
     """The ClusterRole that the documentation tells people to apply."""
     for block in re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL):
         # Other blocks are of other forms, and one is a list.
-        for found in list(yaml.safe_load_all(block)):
+        for found in list(yaml.load_all(block, yaml.CSafeLoader)):
             if "ClusterRole" in str(found) and found["kind"] == "ClusterRole":
                 return found
     raise LookupError(f"{DOCUMENT} has no ClusterRole")

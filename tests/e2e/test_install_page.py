@@ -21,4 +21,4 @@ def test_the_chart_accepts_the_values():
     files = [one for one in install_steps(INSTALL_PAGE.read_text()) if one.name == "values.yaml"]
     assert len(files) == 2
     for one in files:
-        assert render(yaml.safe_load(one.text), name="fleetbus")
+        assert render(yaml.load(one.text, yaml.CSafeLoader), name="fleetbus")

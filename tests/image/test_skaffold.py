@@ -13,7 +13,7 @@ import yaml
 from support.api.rendered_chart import Object, of_kind, pods, render
 from support.processes.host_build import ROOT
 
-CONFIG: Object = yaml.safe_load((ROOT / "skaffold.yaml").read_text())
+CONFIG: Object = yaml.load((ROOT / "skaffold.yaml").read_text(), yaml.CSafeLoader)
 (RELEASE,) = cast("list[Object]", CONFIG["deploy"]["helm"]["releases"])
 BUILT = {"{{.IMAGE_REPO_fleetbus}}": "fleetbus", "{{.IMAGE_TAG_fleetbus}}": "3f2a"}
 # The names of https://skaffold.dev/docs/references/yaml/ that a release may use here.
@@ -35,7 +35,7 @@ def values(release: Object) -> Object:
     """The values that skaffold gives helm: the files, and what the templates become."""
     found: Object = {}
     for file in release.get("valuesFiles", []):
-        found |= yaml.safe_load((ROOT / file).read_text())
+        found |= yaml.load((ROOT / file).read_text(), yaml.CSafeLoader)
     for key, template in release["setValueTemplates"].items():
         *parents, last = key.split(".")
         node: Any = found

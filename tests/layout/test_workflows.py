@@ -17,7 +17,7 @@ by_name = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 
 
 def document(path: Path) -> dict[str, Any]:
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    return yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
 
 
 def steps(path: Path) -> list[dict[str, Any]]:

@@ -74,7 +74,7 @@ def emulated(
 
 def from_kubeconfig(path: Path, name: str = "") -> Server:
     """The server of a context of a kubeconfig; without a name, of the first."""
-    config: dict[str, Any] = yaml.safe_load(path.read_text())
+    config: dict[str, Any] = yaml.load(path.read_text(), yaml.CSafeLoader)
     contexts: list[dict[str, Any]] = config["contexts"]
     context = (_named(contexts, name) if name else contexts[0])["context"]
     cluster = _named(config["clusters"], context["cluster"])["cluster"]

@@ -105,7 +105,7 @@ VALUES: Final[dict[str, Object]] = {
         "clusters": {"createNamespace": False},
     },
     **{
-        f"examples/{path.name}": yaml.safe_load(path.read_text())
+        f"examples/{path.name}": yaml.load(path.read_text(), yaml.CSafeLoader)
         for path in sorted((CHART / "examples").glob("*.yaml"))
     },
 }
@@ -133,7 +133,9 @@ def render_files(values: Object, *, name: str = "fb") -> dict[str, str]:
 def _render(values: str, name: str) -> str:
     files = render_files(json.loads(values), name=name)
     texts = [text for path, text in sorted(files.items()) if path.endswith(".yaml")]
-    return json.dumps([one for text in texts for one in yaml.safe_load_all(text) if one])
+    return json.dumps(
+        [one for text in texts for one in yaml.load_all(text, yaml.CSafeLoader) if one]
+    )
 
 
 def find(objects: list[Object], kind: str, name: str) -> Object:

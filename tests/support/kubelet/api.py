@@ -72,5 +72,5 @@ def _place(url: str) -> tuple[str | None, int | None]:
 
 def _authority(kubeconfig: Path) -> str:
     """The CA of the API server, as PEM."""
-    (entry, *_) = yaml.safe_load(kubeconfig.read_text())["clusters"]
+    (entry, *_) = yaml.load(kubeconfig.read_text(), yaml.CSafeLoader)["clusters"]
     return base64.b64decode(entry["cluster"].get("certificate-authority-data", "")).decode()

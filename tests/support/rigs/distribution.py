@@ -70,7 +70,7 @@ class Distribution:
 
     def join(self, name: str, **labels: str) -> None:
         """Make the Cluster object of an API server, and the Secret that it names."""
-        whole = yaml.safe_load(self.rig.kubeconfig.read_text())
+        whole = yaml.load(self.rig.kubeconfig.read_text(), yaml.CSafeLoader)
         document = {**whole, "current-context": name}
         for part in ("contexts", "clusters"):
             document[part] = [one for one in whole[part] if one["name"] == name]

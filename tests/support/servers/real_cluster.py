@@ -349,7 +349,7 @@ async def real_clusters(
 ) -> AsyncGenerator[tuple[dict[str, RealCluster], RealServers]]:
     """The first clusters of the kubeconfig under these names; afterwards they are as before."""
     path = Path(REAL)
-    document: Json = yaml.safe_load(path.read_text())
+    document: Json = yaml.load(path.read_text(), yaml.CSafeLoader)
     contexts: list[Json] = document["contexts"]
     if len(contexts) < len(names):
         pytest.skip(f"needs {len(names)} clusters, and {REAL} has {len(contexts)}")

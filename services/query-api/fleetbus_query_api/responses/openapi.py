@@ -6,7 +6,7 @@ answers fit them.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -337,14 +337,16 @@ class ProblemModel(BaseModel):
     detail: str
 
 
+_PROBLEM: Final = {"application/problem+json": {"schema": ProblemModel.model_json_schema()}}
+
+
 def describe_answers(model: type[Any], *statuses: int) -> dict[int | str, dict[str, Any]]:
     """Describe answers for OpenAPI only, so that FastAPI never builds the model.
 
     `default` replaces the form of errors of FastAPI, which we never send.
     """
-    problem = {"application/problem+json": {"schema": ProblemModel.model_json_schema()}}
     problems = {
-        status: {"content": problem} for status in (400, 401, *statuses, 405, 421, 429, 503)
+        status: {"content": _PROBLEM} for status in (400, 401, *statuses, 405, 421, 429, 503)
     }
-    default = {"description": "Any other error", "content": problem}
+    default = {"description": "Any other error", "content": _PROBLEM}
     return {200: {"model": model}, **problems, "default": default}
