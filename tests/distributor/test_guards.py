@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from fleetbus.errors import Conflict
 from fleetbus.kube.discovery import Discovery
 from fleetbus.kube.requests import Call
 from fleetbus.kube.responses import Answer
@@ -12,45 +11,9 @@ from fleetbus_distributor.render.template import ObjectRef
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_distributor.targets import converge
 from fleetbus_distributor.targets.circuit_breaker import PROBE_AFTER, CircuitBreaker
-from fleetbus_distributor.targets.drift import Corrections, is_free_to_adopt, is_hand_made
+from fleetbus_distributor.targets.corrections import Corrections
 from fleetbus_distributor.targets.outcome import ObjectOutcome, State
 from support.rigs.distributor import CONFIG_MAP, Rig
-
-
-def conflict(*causes: tuple[str, str]) -> Conflict:
-    found = [
-        {"reason": "FieldManagerConflict", "message": message, "field": field}
-        for message, field in causes
-    ]
-    return Conflict(409, "Conflict", "", {"causes": found})
-
-
-APPLIED: dict[str, Any] = {"metadata": {"managedFields": [{"manager": "m", "operation": "Apply"}]}}
-FRESH: dict[str, Any] = {"metadata": {}}
-BY_HAND = ('conflict with "kubectl-edit" using v1', ".spec.containers")
-SCALED = ('conflict with "hpa" using apps/v1', ".spec.replicas")
-SUBRESOURCE = ('conflict with "hpa" with subresource "scale" using apps/v1', ".spec.x")
-APPLIES = ('conflict with "argocd"', ".spec.x")
-MARK = ('conflict with "fleetbus-x"', ".metadata.labels.fleetbus.dev/owner-uid")
-
-
-@pytest.mark.parametrize(
-    ("error", "hand_made", "adoptable"),
-    [
-        (conflict(BY_HAND), True, True),
-        (conflict(BY_HAND, SCALED), False, True),
-        (conflict(SUBRESOURCE), False, False),
-        (conflict(APPLIES), False, False),
-        (conflict(BY_HAND, APPLIES), False, False),
-        (conflict(MARK, BY_HAND), False, True),
-        (conflict(), False, False),
-    ],
-)
-def test_d6_who_holds_a_field_decides(error: Conflict, hand_made: bool, adoptable: bool):
-    assert is_hand_made(error, APPLIED, "m") is hand_made
-    assert not is_hand_made(error, FRESH, "m")
-    assert is_free_to_adopt(error, FRESH, "m") is adoptable
-    assert not is_free_to_adopt(error, APPLIED, "m")
 
 
 def test_d6_an_object_that_is_changed_again_and_again_is_not_fought_over():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fleetbus.errors import KubeError
 from fleetbus.kube.applied import facts_of, is_applied, is_unchanged
 from fleetbus.kube.trees import read_tree
-from fleetbus_distributor.targets.drift import was_applied
+from fleetbus.owned_objects.force import was_applied
 from fleetbus_distributor.targets.drift_report import describe_drift, find_drift, find_updated
 from fleetbus_distributor.targets.field_versions import entries_of, is_outdated, to_version
 from fleetbus_distributor.targets.target import UNDECLARED

@@ -34,10 +34,13 @@ from fleetbus.kube.impersonation import ActingClient
 from fleetbus.owned_objects.claim import Claim, Ownership
 from fleetbus.owned_objects.decision import Decision, RemovalPolicy, decide_apply, decide_removal
 from fleetbus.owned_objects.executor import OwnedObject
+from fleetbus.owned_objects.force import ForcePolicy
 from fleetbus.process.redact import without_secret_words
 from fleetbus_proto.resources import Resource
 
 _REMOVAL: Final = RemovalPolicy(deletes={Ownership.OURS, Ownership.FORMER, Ownership.COPY})
+_FORCE: Final = ForcePolicy(overwrites=True)
+"""The fields that the author sets win over manual changes."""
 _MAX_MESSAGE: Final = 1000
 """Length of a server message in Events and logs."""
 
@@ -145,11 +148,10 @@ class ChildWriter:
     async def _update(
         self, cluster: str, obj: OwnedObject, desired: DesiredChild, live: Object, uid: str
     ) -> ChildOutcome:
-        """Apply with force: the fields that the author sets win over manual changes."""
         marked = self._mark.put_on(desired.child.object, cluster, uid or marked_uid(live, cluster))
         is_done = desired.child.create_only or is_in_sync(live, marked, cluster, self._answers)
-        made = live if is_done else await obj.apply(marked, live, force=True)
-        return ChildOutcome(ChildState.IN_SYNC, object=made)
+        applied = live if is_done else await obj.apply(marked, live)
+        return ChildOutcome(ChildState.IN_SYNC, object=applied)
 
     async def _remove(self, cluster_name: str, resource: Resource, child: Object) -> ChildOutcome:
         cluster = self._fleet.cluster(cluster_name)
@@ -177,6 +179,7 @@ class ChildWriter:
             namespace=metadata.get("namespace") or "",
             name=metadata["name"],
             manager=self._policy.field_manager,
+            force=_FORCE,
             note=partial(self._answers.note, cluster.name),
         )
 

@@ -1,5 +1,5 @@
 """Objects of ours in other clusters: whose an object is, what may be done with it, and doing it.
 
-`claim` and `decision` compute; only `executor` sends, with the preconditions that tie each write to
-the object that was decided about. `Children` and the distributor are policies on top.
+`claim`, `decision` and `force` compute; only `executor` sends, with the preconditions that tie each
+write to the object that was decided about. `Children` and the distributor are policies on top.
 """

@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from fleetbus.errors import Conflict
 from fleetbus.kube.client import KubeClient, Object
+from fleetbus.owned_objects.force import ForcePolicy, conflicts, is_forced
 from fleetbus_proto.resources import Resource
 
 ONLY_CREATE: Final = "1"
@@ -46,6 +48,7 @@ class OwnedObject:
         namespace: "" for a cluster-scoped object.
         name: of the object.
         manager: our field manager.
+        force: which fields an apply takes from other managers.
         note: called with the configuration and the answer of each apply.
     """
 
@@ -55,6 +58,7 @@ class OwnedObject:
     namespace: str
     name: str
     manager: str
+    force: ForcePolicy
     note: Callable[[Object, Object], None]
 
     async def read(self) -> Object | None:
@@ -69,16 +73,26 @@ class OwnedObject:
         """
         return await self._apply(configuration, {"resourceVersion": ONLY_CREATE}, force=False)
 
-    async def apply(self, configuration: Object, live: Object, *, force: bool) -> Object:
-        """Apply to this very object.
+    async def apply(self, configuration: Object, live: Object) -> Object:
+        """Apply to this very object, once more with force if the conflict allows that (rule D6).
+
+        Raises:
+            Conflict: another manager keeps a field, or another object has the name.
+        """
+        force = is_forced(self.force, (), live, self.manager)
+        try:
+            return await self._apply(configuration, _uid_of(live), force=force)
+        except Conflict as error:
+            if force or not is_forced(self.force, conflicts(error), live, self.manager):
+                raise
+        return await self._apply(configuration, _uid_of(live), force=True)
+
+    async def try_apply(self, configuration: Object, live: Object, *, force: bool) -> Object:
+        """The object as one apply would make it, by a dry run.
 
         Raises:
             Conflict: another manager holds a field, or another object has the name.
         """
-        return await self._apply(configuration, _uid_of(live), force=force)
-
-    async def try_apply(self, configuration: Object, live: Object, *, force: bool) -> Object:
-        """The object as `apply` would make it, by a dry run; raises likewise."""
         return await self.reads.apply(
             self.resource,
             _with(configuration, _uid_of(live)),
@@ -91,9 +105,11 @@ class OwnedObject:
         self, configuration: Object, precondition: dict[str, str], *, force: bool
     ) -> Object:
         body = _with(configuration, precondition)
-        made = await self.writes.apply(self.resource, body, field_manager=self.manager, force=force)
-        self.note(configuration, made)
-        return made
+        applied = await self.writes.apply(
+            self.resource, body, field_manager=self.manager, force=force
+        )
+        self.note(configuration, applied)
+        return applied
 
     async def remove(self, live: Object) -> bool:
         """Delete the object; False while its finalizers keep it; raises as `delete_exactly`."""

@@ -17,7 +17,7 @@ from fleetbus.ownership import Owner
 from fleetbus_distributor.plan.intent import Owned
 from fleetbus_distributor.render.spec import DriftPolicy, Policy
 from fleetbus_distributor.targets.converge import converge
-from fleetbus_distributor.targets.drift import Corrections
+from fleetbus_distributor.targets.corrections import Corrections
 from fleetbus_distributor.targets.limits import Limits
 from fleetbus_distributor.targets.outcome import ClusterOutcome
 from fleetbus_distributor.targets.seen import SeenOnTargets

@@ -20,7 +20,7 @@ from fleetbus_distributor.rounds.failing_pods import ExplainHealth
 from fleetbus_distributor.rounds.round import Round, Work
 from fleetbus_distributor.targets.circuit_breaker import CircuitBreaker
 from fleetbus_distributor.targets.converge import converge
-from fleetbus_distributor.targets.drift import Corrections
+from fleetbus_distributor.targets.corrections import Corrections
 from fleetbus_distributor.targets.limits import Limits
 from fleetbus_distributor.targets.outcome import ClusterOutcome, State
 from fleetbus_distributor.targets.seen import SeenOnTargets

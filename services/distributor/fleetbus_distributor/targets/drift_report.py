@@ -8,16 +8,22 @@ unless it owns nothing else.
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeGuard, cast
 
+from fleetbus.errors import Conflict
 from fleetbus.kube.applied import is_identical
 from fleetbus.kube.keyed_items import FieldsByKey
+from fleetbus.owned_objects.force import conflicts
 from fleetbus_distributor.health.fields import cut, items, text, tree
 from fleetbus_distributor.render.template import Object
 
 _NAMED: Final = 3
+_HELD_BY: Final = re.compile(r'conflict with "([^"]*)"(?:.* at (\S+))?')
+MAX_CAUSES: Final = 20
+"""Of those that are shown; a server may name any number."""
 _UNOWNED: Final = frozenset({"apiVersion", "kind", "status"})
 _METADATA: Final = ("labels", "annotations")
 _MAX_HOLDERS: Final = 20
@@ -95,6 +101,16 @@ def _differences(
     metadata: Object = {name: wanted["metadata"].get(name) or {} for name in _METADATA}
     body = {key: part for key, part in wanted.items() if key not in {*_UNOWNED, "metadata"}}
     return list(_compare({**body, "metadata": metadata}, made, live, holders, ""))
+
+
+def fields_in_conflict(error: Conflict) -> list[Drift]:
+    """The fields that others hold, each with its manager, and the time if the server tells."""
+    fields: list[Drift] = []
+    for cause in conflicts(error)[:MAX_CAUSES]:
+        match = _HELD_BY.match(text(cause.get("message")))
+        manager, when = match.groups("") if match else ("", "")
+        fields.append(Drift(text(cause.get("field")), manager, when))
+    return fields
 
 
 def describe_drift(found: Sequence[Drift]) -> str:

@@ -30,13 +30,15 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.kube.discovery_documents import ApiResource
 from fleetbus.owned_objects.claim import Ownership, claim
 from fleetbus.owned_objects.executor import OwnedObject
+from fleetbus.owned_objects.force import ForcePolicy, conflicts
 from fleetbus.ownership import PAUSE_ANNOTATION, Owner
 from fleetbus_distributor.health.cluster_health import NO_RULES, StatusRules
 from fleetbus_distributor.health.fields import cut, items
 from fleetbus_distributor.plan.intent import Key, Owned
-from fleetbus_distributor.render.spec import Policy
+from fleetbus_distributor.render.spec import ConflictPolicy, DriftPolicy, Policy
 from fleetbus_distributor.render.template import Object, ObjectRef
-from fleetbus_distributor.targets.drift import MAX_CAUSES, Corrections, conflicts
+from fleetbus_distributor.targets.corrections import Corrections
+from fleetbus_distributor.targets.drift_report import MAX_CAUSES
 from fleetbus_distributor.targets.limits import ClusterLimits
 from fleetbus_distributor.targets.missing_right import missing_right
 from fleetbus_distributor.targets.outcome import State
@@ -117,6 +119,11 @@ class Target:
             namespace=ref.namespace if api.namespaced else "",
             name=ref.name,
             manager=self.manager,
+            force=ForcePolicy(
+                overwrites=self.policy.conflict is ConflictPolicy.OVERWRITE,
+                adopts=self.policy.conflict is ConflictPolicy.ADOPT,
+                corrects=self.policy.drift is DriftPolicy.CORRECT,
+            ),
             note=self._note_apply,
         )
 

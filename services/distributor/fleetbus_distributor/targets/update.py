@@ -12,19 +12,13 @@ from fleetbus.kube.applied import is_unchanged
 from fleetbus.owned_objects.claim import claim
 from fleetbus.owned_objects.decision import Decision, RemovalPolicy, decide_removal
 from fleetbus.owned_objects.executor import delete_exactly
+from fleetbus.owned_objects.force import was_applied
 from fleetbus_distributor.plan.intent import Mark
-from fleetbus_distributor.render.spec import ConflictPolicy, DriftPolicy
 from fleetbus_distributor.render.template import Object, ObjectRef
-from fleetbus_distributor.targets.drift import (
-    KEEPS_CHANGING,
-    fields_in_conflict,
-    is_free_to_adopt,
-    is_hand_made,
-    was_applied,
-)
 from fleetbus_distributor.targets.drift_report import (
     Drift,
     describe_drift,
+    fields_in_conflict,
     find_drift,
     find_updated,
 )
@@ -45,6 +39,8 @@ MISSING: Final = "Missing"
 """The reason of an object that is missing, or must be replaced, where nothing may be created."""
 OUTDATED: Final = "RecreateHeld"
 """The reason of an object that must be replaced although no edit requests it."""
+KEEPS_CHANGING: Final = "KeepsChanging"
+"""The reason of an object that no longer is as it should be soon after each write."""
 _UNTIL: Final = "nothing is written until the MultiClusterResource or the object changes"
 
 
@@ -62,7 +58,7 @@ async def update(obj: PlacedObject, live: Object) -> ObjectOutcome:
         if has_room:
             return _written(obj, await _send(obj, live), live)
         # Ask what an apply would change; a conflict is an error as it is without a dry run.
-        made = await obj.place.try_apply(obj.configuration, live, force=_is_forced(target))
+        made = await obj.place.try_apply(obj.configuration, live, force=obj.place.force.overwrites)
     except Invalid:
         if target.policy.recreate and _may_recreate(target, live):
             return await _recreate(obj, live)
@@ -80,36 +76,16 @@ async def update(obj: PlacedObject, live: Object) -> ObjectOutcome:
     return outcome
 
 
-def _is_forced(target: Target) -> bool:
-    return target.policy.conflict is ConflictPolicy.OVERWRITE
-
-
 async def _send(obj: PlacedObject, live: Object) -> Object:
-    """Apply; take fields back where that is allowed, and move managedFields that are in the way.
-
-    Each is done once at most (rules D6, D9).
-    """
-    target, version = obj.target, str(obj.configuration["apiVersion"])
-    is_forced, is_moved = _is_forced(target), False
-    while True:
-        try:
-            return await obj.place.apply(obj.configuration, live, force=is_forced)
-        except Conflict as error:
-            if is_forced or not _may_take(target, error, live):
-                raise
-            is_forced = True
-        except KubeError as error:
-            if is_moved or not is_outdated(error, live, version):
-                raise
-            live, is_moved = await move_fields(target, obj.place.resource, live, version), True
-
-
-def _may_take(target: Target, error: Conflict, live: Object) -> bool:
-    adopts = target.policy.conflict is ConflictPolicy.ADOPT
-    if adopts and is_free_to_adopt(error, live, target.manager):
-        return True
-    corrects = target.policy.drift is DriftPolicy.CORRECT
-    return corrects and is_hand_made(error, live, target.manager)
+    """Apply, once more after managedFields that were in the way are moved (rule D9)."""
+    version = str(obj.configuration["apiVersion"])
+    try:
+        return await obj.place.apply(obj.configuration, live)
+    except KubeError as error:
+        if not is_outdated(error, live, version):
+            raise
+    moved = await move_fields(obj.target, obj.place.resource, live, version)
+    return await obj.place.apply(obj.configuration, moved)
 
 
 def _written(obj: PlacedObject, made: Object, live: Object) -> ObjectOutcome:
