@@ -38,12 +38,12 @@ _WATCHER = "fleetbus.events.eu1.>"
 _PASSWORD = "secret"
 _MEMBERS = ("n1", "n2", "n3")
 _ROUNDS = 2
-"""Of each user in turn, so that other work on the machine meets both."""
+"""Rounds of each user in turn, so that other work on the machine meets both."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """Size of the measurement."""
 
     seconds: float = 4
     """For each user, with a full window."""

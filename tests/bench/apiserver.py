@@ -36,7 +36,7 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """Size of the measurement."""
 
     seconds: float = 2
     """For each line."""
@@ -106,7 +106,7 @@ class Call(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """How requests went; CPU of each, bytes of the last answer."""
+    """Results of requests; CPU of each, bytes of the last answer."""
 
     requests: int
     per_second: float

@@ -56,16 +56,16 @@ _RESOURCES = ("deployments", "replicasets", "statefulsets", "daemonsets", "contr
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """Size of the measurement."""
 
     live: int = 40_000
     """Events that the archiver archives."""
     events: int = 1_000_000
-    """Of the day."""
+    """Events of the day."""
     objects: int = 10_000
     """That change in it, equally often."""
     chunks: int = 288
-    """Of the day: one every five minutes."""
+    """Chunks of the day: one every five minutes."""
 
 
 TINY = Sizes(live=300, events=2_000, objects=100, chunks=8)

@@ -53,7 +53,7 @@ _AT = "2026-01-02T03:04:05.000000Z"
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """Size of the measurement."""
 
     objects: int = 20_000
     created: int = 500

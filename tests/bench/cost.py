@@ -39,7 +39,7 @@ _SCRIPTS = ("eval", "evalsha", "fcall")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """Size of the measurement."""
 
     seconds: float = 20
     """For each rate, and for the time without changes."""
@@ -125,7 +125,7 @@ async def through_fleetbus(
 
 
 def read_counts(notes: Path) -> list[list[tuple[float, int, int, int]]]:
-    """Of each worker: times, and runs, turns and sends until then."""
+    """Read from each worker: times, and runs, turns and sends until then."""
     return [json.loads(path.read_text())["counts"] for path in notes.glob("*.json")]
 
 

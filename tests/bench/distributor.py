@@ -31,10 +31,10 @@ _PAUSE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """Size of the measurement."""
 
     clusters: int = 100
-    """Of one MultiClusterResource with one object."""
+    """Clusters of one MultiClusterResource with one object."""
     runs: int = 5
     """Each with a fresh process."""
     many: int = 200
@@ -48,7 +48,7 @@ class Sizes:
     idle: float = 60
     """Seconds."""
     templates: int = 500
-    """Of one MultiClusterResource; 0 for none."""
+    """Templates of one MultiClusterResource; 0 for none."""
     templates_clusters: int = 100
     fleet: int = 1_000
     """Clusters of the largest fleet; 0 for none."""

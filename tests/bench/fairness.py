@@ -1,4 +1,4 @@
-"""How much one flooding and one dead cluster move the latency of a third one.
+"""Measures how much one flooding and one dead cluster move the latency of a third one.
 
     python tests/run.py bench.fairness [--flood 5000] [--seconds 35] [--json]
 
@@ -44,7 +44,7 @@ _STOP_PATIENCE = timedelta(seconds=20)
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """Size of the measurement."""
 
     flood: int = 5_000
     """Events per second."""
@@ -170,7 +170,7 @@ async def start(services: Processes, stack: AsyncExitStack, **environment: str) 
 
 
 def summary(waits: list[tuple[float, float]], span: tuple[float, float]) -> dict[str, Any]:
-    """Of the changes planned in a span of time; milliseconds."""
+    """Summarize the changes planned in a span of time; milliseconds."""
     found = [wait * 1000 for planned, wait in waits if span[0] <= planned < span[1]]
     if len(found) < 100:
         return {"runs": len(found), "error": "too few reconciles were seen"}

@@ -42,7 +42,7 @@ _SETTLES = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """Size of the measurement."""
 
     clusters: int = 50
     objects: int = 10_000
@@ -51,13 +51,13 @@ class Sizes:
     """Changes per second, in all clusters together."""
     controllers: int = 20
     wide: int = 2
-    """How many of them select every object."""
+    """Number of controllers that select every object."""
     joining: int = 5_000
     """Objects of the cluster that joins."""
     bytes: int = 1_000
-    """Of one body."""
+    """Size of one body."""
     seconds: float = 15
-    """Of each measured span."""
+    """Length of each measured span."""
     settle: float = 5
     """Seconds before a span that are not measured."""
     drain: float = 120
@@ -80,7 +80,7 @@ class Sizes:
 
     @property
     def few(self) -> int:
-        """How many controllers select few objects."""
+        """Return how many controllers select few objects."""
         return self.controllers - self.wide
 
     @property
@@ -107,7 +107,8 @@ TINY = Sizes(
 
 
 def summary(waits: Waits, span: tuple[float, float]) -> dict[str, Any]:
-    """Of the changes of other clusters than the joining one, planned in a span; milliseconds."""
+    """Summarize the changes of other clusters than the joining one, planned in a span;
+    milliseconds."""
     found = [w * 1000 for name, at, w in waits if span[0] <= at < span[1] and name != JOINER]
     if len(found) < _FEW_SAMPLES:
         return {"samples": len(found), "error": "too few"}

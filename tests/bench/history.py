@@ -60,7 +60,7 @@ _TEXT: Final = "x" * 700
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """Size of the measurement."""
 
     events: int = 1_000_000
     objects: int = 60_000
@@ -68,7 +68,7 @@ class Sizes:
     period: int = 600_000
     """Events in the period of `changes`."""
     questions: int = 20
-    """Of each kind."""
+    """Questions of each kind."""
 
 
 TINY = Sizes(events=400, objects=60, clusters=2, period=200, questions=2)

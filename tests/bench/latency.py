@@ -24,7 +24,7 @@ from fleetbus_emulator.scratch import scratch_folder
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """Size of the measurement."""
 
     rate: int = 1_000
     """Changes per second."""

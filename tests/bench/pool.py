@@ -56,14 +56,14 @@ TARGETS = {"owner_seconds": 10.0, "lost": 0, "repeated": 0, "unevenness": 1.3}
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """Size of the measurement."""
 
     clusters: int = 200
     rate: float = 200
     """Changes per second, in all."""
     members: int = 3
     changes: int = 5
-    """Of the membership."""
+    """Changes of the membership."""
     lease: float = 5
     """Seconds after which a silent member is replaced."""
     calm: float = 3
@@ -167,7 +167,7 @@ def _change(fleet: Fleet, cluster: str, chance: random.Random, now: float) -> No
 
 
 async def watch_watches(fleet: Fleet) -> None:
-    """How long any cluster has a resource that nobody watches."""
+    """Return how long any cluster has a resource that nobody watches."""
     loop = asyncio.get_running_loop()
     since: dict[str, float] = {}
     while True:

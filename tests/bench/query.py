@@ -48,7 +48,7 @@ Ask: TypeAlias = Callable[[Client, int], int]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """Size of the measurement."""
 
     pods: int = 100_000
     clusters: int = 10
@@ -84,7 +84,7 @@ class Line:
     p50_ms: float
     p99_ms: float
     first_ms: float
-    """Of the first time that it is asked: what is kept for later is built."""
+    """Time of the first query: what is kept for later is built."""
     kb: float
     api_cpu_ms: float
     store_cpu_ms: float
@@ -224,7 +224,7 @@ def time_rounds(
 
 
 def percentile(times: Sequence[float], share: float) -> float:
-    """Of at least one."""
+    """Return a percentile of at least one value."""
     ordered = sorted(times)
     return round(ordered[min(int(len(ordered) * share), len(ordered) - 1)], 2)
 

@@ -39,7 +39,7 @@ _PATIENCE = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """Size of the measurement."""
 
     clusters: int = 10
     objects: int = 50_000

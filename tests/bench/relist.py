@@ -52,7 +52,7 @@ _SYNCS = {"sync_always": "<= 15", "default_sync": "<= 5"}
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """Size of the measurement."""
 
     objects: int = 50_000
     few: int = 1_000
@@ -77,13 +77,13 @@ class Relist:
     objects: int
     seconds: float
     cpu_us: float
-    """Of the watcher, per object."""
+    """CPU of the watcher, per object."""
     peak_mb: float
     """The most resident memory while it lasted."""
     rss_mb: float
     """A second later."""
     nats_cpu_us: float
-    """Of nats-server, per object."""
+    """CPU of nats-server, per object."""
     batched: float
     """Which share of the events went in atomic batches, about."""
 

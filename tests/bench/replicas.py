@@ -42,7 +42,7 @@ _PATIENCE = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """Size of the measurement."""
 
     rate: int = 1_000
     """Changes per second."""

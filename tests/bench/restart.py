@@ -41,7 +41,7 @@ _PATIENCE = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """Size of the measurement."""
 
     objects: int = 100_000
     workers: int = 2

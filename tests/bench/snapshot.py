@@ -40,11 +40,11 @@ RANK = Rank("1", 1)
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """Size of the measurement."""
 
     objects: int = 10_000
     rounds: int = 500
-    """Of a get; of what takes longer, fewer."""
+    """Rounds of a get; fewer for slower calls."""
 
 
 TINY = Sizes(objects=200, rounds=1)

@@ -32,7 +32,7 @@ from support.processes.programs import module
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """Size of the measurement."""
 
     events: int = 40_000
     typed_events: int = 4_000

@@ -45,7 +45,7 @@ _RETRY: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """Size of the measurement."""
 
     pods: int = 10_000
     clusters: int = 10

@@ -37,7 +37,7 @@ return redis.call('ZPOPMIN', KEYS[1], #ARGV)
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """Size of the measurement."""
 
     seconds: float = 1
     """For each line."""

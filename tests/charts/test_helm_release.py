@@ -53,7 +53,7 @@ class Release:
         return {o["metadata"]["name"]: o["data"] for o in found if "helm" not in o["type"]}
 
     def generations(self) -> dict[str, int]:
-        """How often each specification of pods has changed."""
+        """Return how often each specification of pods has changed."""
         found = self.kubectl.list("deployments,statefulsets", "-n", NAMESPACE)
         return {o["metadata"]["name"]: o["metadata"]["generation"] for o in found}
 

@@ -141,7 +141,8 @@ _WITHOUT_NAMES: Final = [
 
 STORE_USERS: Final = ["projector", "distributor", "query-api", "reconciler-shop", "reconciler-mail"]
 GRANTED_IN_FORBIDDEN: Final = {"info"}
-"""Of @admin and @dangerous: the services read which policy and persistence there is (rule P16)."""
+"""Commands of @admin and @dangerous: the services read which policy and persistence there is (rule
+P16)."""
 
 
 def functions(module: ModuleType) -> dict[str, Any]:

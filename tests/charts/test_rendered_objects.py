@@ -26,7 +26,7 @@ from support.api.rendered_chart import (
 )
 
 OPTIONAL = {"ServiceMonitor", "PrometheusRule", "ScaledObject"}
-"""Of operators that the hub need not have."""
+"""Objects of operators that the hub need not have."""
 NAMES = {
     "NetworkPolicy": "networkpolicies",
     "Ingress": "ingresses",

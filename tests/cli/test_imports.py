@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DEVFLEET = ["fleetbus_devfleet", "fleetbus_emulator"]
-"""Of the emulator only the names of clusters and files."""
+"""Modules of the emulator: only the names of clusters and files."""
 HUB = ["aiohttp", "asyncio", "msgspec", "structlog", "yaml"]
 BUS = ["asyncio", "msgspec", "nats", "structlog"]
 REDIS = ["opentelemetry", "redis"]

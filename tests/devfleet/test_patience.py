@@ -1,4 +1,4 @@
-"""How long `dev up` and the demo wait: as long as there is progress."""
+"""Tests of how long `dev up` and the demo wait: as long as there is progress."""
 
 from __future__ import annotations
 

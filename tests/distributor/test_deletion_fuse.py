@@ -31,7 +31,7 @@ FREE = {"clusters": 100, "objects": 100, "percent": 100}
 
 
 def left(rig: Rig, *names: str) -> int:
-    """How many of these objects there are, over all clusters."""
+    """Return how many of these objects there are, over all clusters."""
     return sum(rig.has(cluster, MAPS, name) for cluster in rig.clusters for name in names)
 
 

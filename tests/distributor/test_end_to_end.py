@@ -63,7 +63,7 @@ def ours(rig: Rig) -> list[str]:
 
 
 def looks(rig: Rig, name: str) -> int:
-    """How often the MultiClusterResource was read live."""
+    """Return how often the MultiClusterResource was read live."""
     paths = [one.path for one in rig.clusters[HUB].requests if one.verb == "get"]
     return sum(path.endswith(f"/multiclusterresources/{name}") for path in paths)
 

@@ -1,4 +1,4 @@
-"""How much one cluster is asked by a process (rule D11)."""
+"""Tests of the requests of a process to one cluster (rule D11)."""
 
 import asyncio
 import copy
@@ -24,7 +24,7 @@ ALIVE.answered_at = float("inf")
 async def waits(
     limiter: RequestLimiter, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> list[float]:
-    """How long each of some requests that come at once is delayed."""
+    """Return how long each of some requests that come at once is delayed."""
     found: list[float] = []
 
     async def note(seconds: float) -> None:

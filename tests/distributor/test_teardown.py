@@ -29,7 +29,7 @@ def template(name: str) -> dict[str, Any]:
 
 
 def left(rig: Rig, name: str) -> int:
-    """How many objects of this name there are, over all clusters."""
+    """Return how many objects of this name there are, over all clusters."""
     return sum(rig.has(cluster, MAPS, name) for cluster in rig.clusters)
 
 

@@ -27,7 +27,7 @@ Truth = dict[Place, Found]
 
 @dataclass(frozen=True)
 class Settled:
-    """How it ended.
+    """Result of the comparison.
 
     Attributes:
         seconds: until everything agreed, or until patience was over.

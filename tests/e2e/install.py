@@ -103,7 +103,7 @@ class Installation:
         return self.folder / "work"
 
     def environment(self) -> dict[str, str]:
-        """Of the shell."""
+        """Environment of the shell."""
         path = f"{self.folder / 'bin'}:{Path(sys.prefix, 'bin')}:{os.environ['PATH']}"
         home = {"HOME": str(self.folder), "KUBECONFIG": str(self.kubeconfigs["hub"])}
         return {**os.environ, **home, "PATH": path, "COLUMNS": "200"}

@@ -35,13 +35,13 @@ from support.servers.real_cluster import AuditLog
 
 ROOT: Final = Path(__file__).parents[2]
 _NAMES = ("a", "b", "c", "d", "e")
-"""Of the scenarios: with three clusters a quarter of them has too few."""
+"""Names of the scenarios: with three clusters a quarter of them has too few."""
 _CAMPAIGN: Final[Mapping[str, timedelta | None]] = {
     "a": None,
     "b": timedelta(seconds=5),
     "c": timedelta(seconds=5),
 }
-"""How often etcd tells idle watches where it is; None is its default, ten minutes."""
+"""Interval of etcd's progress reports; None is its default, ten minutes."""
 _WATCHERS: Final = {"a": 2, "b": 1, "c": 1}
 _AGENT = "fleetbus-watcher/"
 _START = timedelta(seconds=30)

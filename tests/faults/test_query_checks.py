@@ -53,7 +53,7 @@ def fault(kind: str, begin: float, end: float) -> list[Json]:
 
 
 def records(*lines: Json, client: str = ALL, **more: Any) -> QueryRecords:
-    """Of one client, and a cluster that has one object and is written to each second."""
+    """Records of one client, and a cluster that has one object and is written to each second."""
     meta = {"began": 0.0, "stopped": 100.0, "ended": 101.0, "agreed": {client: 1.0}}
     given: Json = {
         "meta": meta | more.pop("meta", {}),

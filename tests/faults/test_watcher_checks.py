@@ -41,7 +41,7 @@ def end(rv: int, epoch: int, number: int = 1) -> dict[str, Any]:
 
 
 def records(*stream: dict[str, Any], lost: bool = False, **more: Any) -> Records:
-    """Of a cluster that has `a` in version 7, and a snapshot that says so."""
+    """Records of a cluster that has `a` in version 7, and a snapshot that says so."""
     final: dict[tuple[str, str], dict[str, tuple[str, str]]] = {MAPS: {"default/a": ("u-a", "7")}}
     meta = {"stream_lost": lost, "settled_seconds": 1.0, "began": 0.0}
     return Records(meta, final, more.pop("snapshot", final), list(stream), **more)

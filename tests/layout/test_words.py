@@ -75,7 +75,7 @@ PHRASES: Final = {
     r"no YAML\b": "invalid YAML",
     r"[Nn]obody answers on\b": "no responders on",
     r"the value is another\b": "test failed: value differs",
-    r'"""(?:What|Say that) ': "a verb for what it does, or a noun phrase for what it is",
+    r'"""(?:Of|How|What|Say that) ': "a verb for what it does, or a noun phrase for what it is",
 }
 
 

@@ -1,4 +1,4 @@
-"""How people write resources, in all forms that kubectl and others accept (T19)."""
+"""Spellings of resources, in all forms that kubectl and others accept (T19)."""
 
 from __future__ import annotations
 

@@ -291,7 +291,7 @@ def _name_of(item: dict[str, Any]) -> str:
 
 
 def test_a1_every_route_has_a_row():
-    """Of each route and method, also those that OpenAPI does not describe."""
+    """Check each route and method, also those that OpenAPI does not describe."""
     routes = routes_of_the_api()
     asked = [("GET", path.partition("?")[0]) for path, *_ in MATRIX]
     asked += [(method, path) for path, method in WRITES.items()]

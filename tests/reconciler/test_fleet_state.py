@@ -61,7 +61,7 @@ async def completed(rig: ProjectorRig, state: FleetState, rank: tuple[int, int] 
 
 
 async def writes(redis: Redis) -> int:
-    """How many commands have written to the store so far."""
+    """Return how many commands have written to the store so far."""
     return int((await redis.info("persistence"))["rdb_changes_since_last_save"])
 
 

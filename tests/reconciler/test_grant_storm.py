@@ -99,7 +99,7 @@ async def nothing_unread_is_dropped(rig: ProjectorRig, before: float) -> None:
 
 
 def applied() -> float:
-    """How many messages the projector has taken from the stream, all in their order."""
+    """Return how many messages the projector has taken from the stream, all in their order."""
     name = ("fleetbus_events_consumed_total", {"consumer": "projector"})
     return REGISTRY.get_sample_value(*name) or 0
 

@@ -43,7 +43,7 @@ class Attack:
     rig: ProjectorRig
     watcher: Client
     before: dict[str, float]
-    """How many messages of each cluster were refused in earlier tests."""
+    """Number of messages of each cluster that were refused in earlier tests."""
 
     async def send(self, message: Message, **changes: object) -> None:
         """Publish as eu1's watcher: on the subject of the message as it is, its body changed."""

@@ -96,7 +96,7 @@ def is_admitted(message: Message) -> bool:
 
 
 def counted() -> float:
-    """Of the member, and of those that are none."""
+    """Counters of the member, and of non-members."""
     name = "fleetbus_rejected_messages_total"
     found = [{"consumer": "projector", "cluster": cluster} for cluster in ("eu1", "")]
     return sum(REGISTRY.get_sample_value(name, labels) or 0.0 for labels in found)

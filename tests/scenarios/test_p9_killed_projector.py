@@ -27,7 +27,7 @@ pytestmark = [
 
 
 class Lags:
-    """How long each change takes from the API server to the snapshot."""
+    """Time that each change takes from the API server to the snapshot."""
 
     def __init__(self, copies: Copies, reader: SnapshotReader) -> None:
         self._copies = copies

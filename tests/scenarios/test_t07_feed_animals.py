@@ -49,7 +49,7 @@ def is_fed(rig: Rig, cluster: str, name: str) -> bool:
 
 
 def greetings(rig: Rig, cluster: str) -> dict[str, int]:
-    """How often each config map of a cluster was greeted; one Event object for each."""
+    """Return how often each config map of a cluster was greeted; one Event object for each."""
     events = rig.clusters[cluster].list("v1/events", cluster)
     assert {(one["type"], one["reason"]) for one in events} <= {("Normal", "ConfigMapFound")}
     assert all(cluster in one["message"] for one in events)

@@ -222,7 +222,7 @@ class Ticks:
         return [started[key] - at - self._denied(at, started[key]) for key, at in written.items()]
 
     def _denied(self, since: float, until: float) -> float:
-        """Of this time and what is left of the ticks around it."""
+        """Denied CPU of this time, and what is left of the ticks around it."""
         first = bisect_right(self.denied, (since, inf)) - 1
         last = min(bisect_left(self.denied, (until, 0)), len(self.denied) - 1)
         return self.denied[last][1] - self.denied[first][1]

@@ -29,7 +29,7 @@ OpenRig = Callable[..., Awaitable[Rig]]
 REPORTED = timedelta(seconds=30 if FULL else 15)
 NOTICED = timedelta(seconds=10)
 OUTAGE = timedelta(seconds=60 if FULL else 2)
-"""How long the outage lasts after it was reported, so that pauses between retries have grown."""
+"""Duration of the outage after it was reported, so that pauses between retries have grown."""
 
 
 @pytest.fixture(autouse=True)

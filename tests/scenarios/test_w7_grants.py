@@ -21,7 +21,7 @@ PODS = "v1/pods"
 
 
 def lists(rig: Rig) -> int:
-    """How many lists the API servers were asked for, all clusters together."""
+    """Return how many lists the API servers were asked for, all clusters together."""
     asked = (request for cluster in rig.clusters.values() for request in cluster.requests)
     return sum(request.verb == "list" for request in asked)
 

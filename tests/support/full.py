@@ -20,5 +20,5 @@ SHOTS = _is_set("FLEETBUS_TEST_SHOTS")
 
 
 def examples(most: int) -> int:
-    """How many examples a property is tried with: at most so many, a fourth in `make test`."""
+    """Return the number of examples of a property: at most this, a fourth in `make test`."""
     return most if FULL else most // 4

@@ -33,7 +33,7 @@ _LONG = 0.05
 
 @dataclass
 class Lag:
-    """How late a timer of the loop was."""
+    """Lateness of a timer of the loop was."""
 
     path: Path
     worst: float = 0.0

@@ -17,7 +17,7 @@ from fleetbus.run.current import current_run
 PODS = "v1/pods"
 SAMPLED, RARE = "sampled", "bench.fleetbus.dev/rare=yes"
 waits: dict[tuple[str, str, float], float] = {}
-"""How long after a change was planned its first reconcile started that ended well; by controller,
+"""Delay from a planned change to the start of its first successful reconcile; by controller,
 cluster and the time for which it was planned. A store that was lost repeats reconciles."""
 
 

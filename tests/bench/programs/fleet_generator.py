@@ -42,7 +42,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Each with the UID of its kube-system."""
     rate: float
     objects: int
-    """Of each cluster."""
+    """Objects of each cluster."""
     bytes: int
     sampled_every: int
 
@@ -57,7 +57,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     retries: int
     late: list[tuple[float, float]]
     versions: dict[str, list[tuple[str, str, str]]]
-    """Of each cluster: namespace, name and version of the sampled objects."""
+    """For each cluster: namespace, name and version of the sampled objects."""
 
 
 def report_path(plan: Path) -> Path:

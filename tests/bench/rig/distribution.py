@@ -172,7 +172,7 @@ class Distribution:
         return sum(stats.depth.values()) + stats.processing
 
     def asked(self, clusters: Iterable[str]) -> int:
-        """How many requests of distributors these clusters have had."""
+        """Return how many requests of distributors these clusters have had."""
         return sum(
             one.user_agent == OURS for name in clusters for one in self.clusters[name].requests
         )

@@ -29,7 +29,7 @@ _PAUSE: Final = 0.002
 _GIVE_UP: Final = 120.0
 
 Waits = list[tuple[str, float, float]]
-"""Of each change: its cluster, when it was planned, and how long it took; in seconds."""
+"""Waits of each change: its cluster, when it was planned, and how long it took; in seconds."""
 
 
 class Observer:

@@ -75,11 +75,11 @@ _BODY: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How the objects of every cluster look."""
+    """Shape of the objects of every cluster."""
 
     objects: int
     bytes: int
-    """Of one body."""
+    """Size of one body."""
     sampled_every: int
     """One of so many objects is in the namespace whose latency is measured."""
 
@@ -138,10 +138,10 @@ class Connections:
     kv: KeyValue
     changes: Window
     lists: Window
-    """Of its own, so that a long list of one cluster delays no change of another: in a real fleet
-    other processes publish these."""
+    """Separate connection, so that a long list of one cluster delays no change of another: in a
+    real fleet other processes publish these."""
     slots: asyncio.Semaphore
-    """How many lists run at once."""
+    """Number of lists that run at once."""
 
 
 @dataclass(slots=True)
@@ -155,7 +155,7 @@ class Sent:
     retries: int = 0
     """Requests to NATS that were not answered in time."""
     late: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    """Of sampled changes: when they were planned, and how long after that they were stored."""
+    """For sampled changes: when they were planned, and how long after that they were stored."""
 
 
 class GeneratedCluster:

@@ -76,7 +76,7 @@ class Pipeline:
         return {name: cpu_seconds(pid) for name, pid in self.pids.items()}
 
     def wake_ups(self) -> dict[str, int]:
-        """How often each process was woken."""
+        """Return how often each process was woken."""
         return {name: wake_ups(pid) for name, pid in self.pids.items()}
 
 

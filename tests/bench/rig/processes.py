@@ -42,7 +42,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def wake_ups(pid: int) -> int:
-    """How often a process waited for something and was woken, all its threads together."""
+    """Return how often a process waited for something and was woken, all its threads together."""
     found = 0
     for status in Path(f"/proc/{pid}/task").glob("*/status"):
         switches = re.search(r"^voluntary_ctxt_switches:\s+(\d+)", status.read_text(), re.MULTILINE)

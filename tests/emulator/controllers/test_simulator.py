@@ -377,7 +377,7 @@ async def test_hundreds_of_pods_come_and_go_in_small_portions():
 
 
 async def calls_for(pods: int) -> int:
-    """How many calls of Python functions a cluster with so many pods takes to come and go."""
+    """Count the Python calls of a cluster with so many pods, from start to end."""
     calls = 0
 
     def count(_frame: object, event: str, _arg: object) -> None:

@@ -23,7 +23,7 @@ GONE = 410
 
 
 class Way(Enum):
-    """How an informer gets the present state."""
+    """Way in which an informer gets the present state."""
 
     PAGES = "limit and continue"
     CACHE = "resourceVersion=0"

@@ -37,7 +37,7 @@ class DistributorRecords:
     sent: list[Json]
     plans: list[Json]
     swept: int
-    """How many orphans the distributors have last reported."""
+    """Number of orphans that the distributors have last reported."""
 
 
 def read_distributor_records(folder: Path) -> DistributorRecords:
@@ -119,7 +119,7 @@ def _check_points(records: DistributorRecords) -> Iterator[Violation]:
 
 
 def count_faults(records: DistributorRecords) -> dict[str, Any]:
-    """How many faults of each kind there were in a phase."""
+    """Return how many faults of each kind there were in a phase."""
     since = records.meta["began"]
     return dict(
         Counter(

@@ -61,7 +61,7 @@ class Version:
     resource: Json | None
     """As people have written it; None while it does not exist."""
     labels: Mapping[str, Labels]
-    """Of every cluster; of one that has left those that it had."""
+    """Labels of every cluster; for one that has left, its last labels."""
     is_edit: bool
     """Whether a person, or a restored backup, changed the resource, and not the labels."""
 

@@ -1,4 +1,4 @@
-"""How the campaign of distributors is set: names, and waits short enough for many faults.
+"""Settings of the campaign of distributors: names, and waits short enough for many faults.
 
 What is scaled is said in the report: leases, retries, sweeps, and the size from which the inventory
 is chunked. Orders, budgets and the limits of the deletion fuse are not.

@@ -219,7 +219,7 @@ def _silences(watch: Watch, quiet: list[Span]) -> Iterator[Span]:
 
 
 def _changes(records: QueryRecords, plan: ClientPlan, silence: Span) -> Iterator[int]:
-    """How many writes of each cluster were early enough to be seen."""
+    """Return how many writes of each cluster were early enough to be seen."""
     for cluster in plan.clusters:
         times = records.commits[cluster]
         early = bisect_right(times, silence.end - SILENT_SECONDS)

@@ -1,4 +1,4 @@
-"""How the campaign of the query API is set: its processes, and the clients that watch through it.
+"""Settings of the campaign of the query API: its processes, and the clients that watch through it.
 
 What is scaled is said in the report: the waits of watchers and of the projector, and how long NATS
 waits for what a killed projector held. The query API runs as it is installed.

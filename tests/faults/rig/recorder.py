@@ -39,7 +39,7 @@ Json = dict[str, Any]
 
 
 def checkpoints_of(cluster: str) -> str:
-    """How the subjects of writes to the checkpoints of a cluster begin."""
+    """Return how the subjects of writes to the checkpoints of a cluster begin."""
     one = key_names.kv_checkpoint(cluster, "core", "pods", "")
     return f"$KV.{key_names.KV_BUCKET}.{one.partition('core')[0]}"
 

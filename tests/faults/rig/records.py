@@ -11,9 +11,10 @@ from typing import Any
 import orjson
 
 MEMORY_KB = 48 * 1024
-"""How far a process may exceed the median: its window, some pages, and Python's own overhead."""
+"""Memory by which a process may exceed the median: its window, some pages, and Python's own
+overhead."""
 SETTLED_SECONDS = 60
-"""How long after the last fault all views must agree (rule I1)."""
+"""Time after the last fault within which all views must agree (rule I1)."""
 
 Json = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""How the processes of a campaign are set: waits are short, so that minutes hold many faults.
+"""Settings of the processes of a campaign: waits are short, so that minutes hold many faults.
 
 What is scaled is said in the report; what is a rule's own bound (windows, sizes, order) is not.
 """

@@ -43,7 +43,7 @@ _LAST_LOST = 0.3
 _EMPTY_AGAIN_AFTER = 60.0
 """By then the list that the deletion fuse asks for has come, on a busy machine too."""
 _POINT_PATIENCE = 3.0
-"""How long a kill waits for its point; then it comes at once."""
+"""Time that a kill waits for its point; then it comes at once."""
 
 
 @dataclass

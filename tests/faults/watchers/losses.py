@@ -13,7 +13,7 @@ from fleetbus_proto.keys import KV_BUCKET
 _STORE_LOSSES = 2
 _RESTORED_COMMITS = (100, 1_000)
 _BACK_SECONDS = 60.0
-"""How long a restored cluster waits for its watchers, on a machine that is busy."""
+"""Time that a restored cluster waits for its watchers, on a machine that is busy."""
 
 
 async def _with_watchers_down(scene: Scene) -> list[str]:
@@ -89,7 +89,7 @@ async def _lose_store(scene: Scene) -> None:
 
 
 def _projectors_served(scene: Scene) -> int:
-    """How many processes of the projector have begun so far."""
+    """Return how many processes of the projector have begun so far."""
     return (scene.fleet.folder / "projector.log").read_bytes().count(b'"health_served"')
 
 

@@ -162,7 +162,7 @@ def _time(line: Json) -> float:
 
 
 def reasons_of(records: Records) -> tuple[Counter[str], list[ListStart]]:
-    """How many lists of this phase had which reason, and those that had none."""
+    """Return how many lists of this phase had which reason, and those that had none."""
     evidence = _Evidence(records)
     counts: Counter[str] = Counter()
     idle: list[ListStart] = []

@@ -228,7 +228,7 @@ async def _is_read(bus: Bus) -> bool:
 
 
 async def _queue(fleet: WorkerFleet) -> dict[str, int]:
-    """How many keys are in each part of the queue."""
+    """Return how many keys are in each part of the queue."""
     found: dict[str, int] = {}
     async with Redis.from_url(fleet.valkey.url) as redis:
         for part in _QUEUE:

@@ -252,7 +252,8 @@ def check_share(records: WorkerRecords) -> Iterator[Violation]:
 
 
 def runs_per_event(records: WorkerRecords) -> float:
-    """Of this phase; runs that were asked for, or failed on purpose, are not counted."""
+    """Runs per event of this phase; runs that were asked for, or failed on purpose, are not
+    counted."""
     began = records.meta["began"]
     runs = [run for run in records.runs if run.begin >= began]
     wanted = sum(run.outcome == "again" or run.is_failure for run in runs)

@@ -18,7 +18,7 @@ from faults.workers.kill_points import CONSUMED, POINTS
 from faults.workers.settings import LEASE_SECONDS, PAUSE_SECONDS, WORKERS
 
 _POINT_PATIENCE = 3.0
-"""How long a kill waits for its point; then it comes at once."""
+"""Time that a kill waits for its point; then it comes at once."""
 _ACTS_PATIENCE = 30.0
 _FAULT_PAUSES = (8.0, 16.0)
 _AWAY = 1.0

@@ -1,4 +1,4 @@
-"""How the campaign of workers is set: names, and waits short enough that minutes hold many faults.
+"""Settings of the campaign of workers: names, and waits short enough that minutes hold many faults.
 
 What is scaled is said in the report: leases, quarantine, and how long NATS waits for a killed
 process. Orders, limits and sizes are not.
@@ -61,5 +61,5 @@ def writes_target(key: str) -> bool:
 
 
 def quarantine_seconds(times: int) -> float:
-    """How long a key is kept back the first, second … time."""
+    """Return how long a key is kept back the first, second … time."""
     return POLICY.quarantine.delay(times).total_seconds()

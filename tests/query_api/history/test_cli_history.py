@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 EU1 = Source()
 ANY = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
 UIDS: dict[str, str] = {}
-"""Of the namespace kube-system, by cluster."""
+"""UID of the namespace kube-system, by cluster."""
 TYPES = ("core/configmaps", "core/namespaces", "core/pods", "core/secrets", "apps/deployments")
 
 

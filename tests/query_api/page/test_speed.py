@@ -1,5 +1,5 @@
 # ruff: noqa: T201 -- the figures are the point
-"""How fast the page is: what it transfers, when it is first of use, and 100,000 rows."""
+"""Speed of the page: what it transfers, when it is first of use, and 100,000 rows."""
 
 from __future__ import annotations
 

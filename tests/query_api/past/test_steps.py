@@ -1,4 +1,4 @@
-"""How many objects of the past are read at a time (rule A8)."""
+"""Number of past objects that are read at a time (rule A8)."""
 
 from __future__ import annotations
 

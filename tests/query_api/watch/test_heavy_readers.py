@@ -40,7 +40,7 @@ INFORMERS: Final = 12
 BROWSERS: Final = 3
 """Clients that list every type of the fleet as tables, again and again."""
 OBJECTS: Final = 500
-"""Of each type, in each cluster: an answer with all of a type has 2 MB."""
+"""Objects of each type, in each cluster: an answer with all of a type has 2 MB."""
 FILLER: Final = "x" * 4_000
 TABLES: Final = "application/json;as=Table;v=v1;g=meta.k8s.io"
 RETRY: Final = 0.05

@@ -73,7 +73,7 @@ async def tail(snapshot: Snapshot) -> AsyncGenerator[FeedTail]:
 
 
 async def calls(snapshot: Snapshot) -> int:
-    """How many commands the store has processed."""
+    """Return how many commands the store has processed."""
     return int((await snapshot.redis.info("stats"))["total_commands_processed"])
 
 

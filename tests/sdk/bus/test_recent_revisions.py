@@ -67,7 +67,7 @@ async def bucket(nats: Client) -> LaggingBucket:
 
 
 class Clock:
-    """Of the process that reads, which a busy machine must not set forward."""
+    """Clock of the process that reads, which a busy machine must not set forward."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""How the last run of a request ended: stored with its outcome, bounded, without secrets."""
+"""Record of the last run of a request: stored with its outcome, bounded, without secrets."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SEQUENCES = 50
 ROUNDS_OF_SEQUENCES = 10 if FULL else 5
 CHUNKS = 20 if FULL else 2
-"""Of 250 sequences; those of `make scenarios` are 10,000."""
+"""Chunks of 250 sequences; those of `make scenarios` are 10,000."""
 
 
 @pytest.mark.longer

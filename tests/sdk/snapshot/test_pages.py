@@ -31,7 +31,7 @@ async def list_all(snapshot: Snapshot, **query: Any) -> list[tuple[str, str, str
 
 
 async def commands(redis: Redis) -> int:
-    """How often the server was asked for anything, apart from what scripts asked for."""
+    """Return how often the server was asked for anything, apart from what scripts asked for."""
     stats: Any = await redis.info("commandstats")
     asked = ("cmdstat_evalsha", "cmdstat_eval", "cmdstat_mget", "cmdstat_exec")
     return sum(stats[name]["calls"] for name in asked if name in stats)

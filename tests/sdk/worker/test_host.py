@@ -81,7 +81,7 @@ async def test_p13_a_deletion_that_stood_in_the_queue_of_a_lost_store_is_reconci
 
 
 def mapped_unless(is_broken: Sequence[bool]) -> Recorder:
-    """Of a controller whose map fails while that says so."""
+    """Requests of a controller whose map fails while that says so."""
 
     async def to_itself(_obj: Any, own: Request, _fleet: Fleet) -> Iterable[Request]:
         if is_broken[0]:

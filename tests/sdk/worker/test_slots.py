@@ -1,4 +1,4 @@
-"""How many slots of a process one cluster may have, and what its label says of its turns (Q9)."""
+"""Slots of a process that one cluster may have, and what its label says of its turns (Q9)."""
 
 from __future__ import annotations
 

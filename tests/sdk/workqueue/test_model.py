@@ -66,7 +66,7 @@ class Key:
     dirty: Priority | None = None
     """The band of a dirty key."""
     band: Priority = Priority.LIVE
-    """Of the run that is processed."""
+    """Band of the run that is processed."""
     note: bytes = b""
     cause: str = ""
     """The cluster whose change caused it, if that is another one (rule Q9)."""
@@ -109,7 +109,7 @@ class QueueMachine(RuleBasedStateMachine):
     rig: Rig
     runner: asyncio.Runner
     steps = 0
-    """Of all examples."""
+    """Steps of all examples."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 
 _LOOPBACK = "127.0.0.1"
 _IP_LOCAL_PORT_RANGE = 51
-"""Of Linux 6.3; `socket` does not name it."""
+"""Option of Linux 6.3; `socket` does not name it."""
 
 
 @contextlib.contextmanager

@@ -83,7 +83,7 @@ def _secret(random: Random, name: str) -> tuple[str, Object]:
 
 
 def _release(random: Random, name: str) -> tuple[str, Object]:
-    """Of Helm; nothing of it may show, not even its name."""
+    """Release of Helm; nothing of it may show, not even its name."""
     metadata = {"name": f"sh.helm.release.v1.{CANARY}.{name}"}
     data = {"release": _encoded(random)}
     return SECRETS, {"metadata": metadata, "type": "helm.sh/release.v1", "data": data}

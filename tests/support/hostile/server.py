@@ -44,7 +44,7 @@ class HostileServer:
         self.is_custom = False
         self._said: list[bytes] = []
         self._sent = 0
-        """How many of these a watch was sent; the next watch begins behind them."""
+        """Number of events that a watch was sent; the next watch begins behind them."""
         self._more = asyncio.Event()
         self._is_over = False
         self._port = 0

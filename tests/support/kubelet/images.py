@@ -19,7 +19,7 @@ from fleetbus_devfleet.processes.servers import find_nats_server
 
 CHECKOUT: Final = Path(__file__).parents[3]
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib64")
-"""Of this machine, in the place of a base image."""
+"""Files of this machine, in the place of a base image."""
 _SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _VALKEY_SERVER: Final = """#!/bin/bash
 # Debian's is older than the chart's image, and does not know this setting.

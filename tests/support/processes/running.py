@@ -16,7 +16,7 @@ def is_alive(pid: int) -> bool:
 
 
 def seconds_denied(*pids: int) -> float:
-    """How long this thread, and the first of each of these processes, was ready and did not run.
+    """Return how long this thread, and the first of each process, was ready and did not run.
 
     A limit in seconds says nothing of what the machine gave to others. 0 where no kernel tells.
     """

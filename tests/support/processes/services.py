@@ -23,7 +23,7 @@ _READY: Final = timedelta(seconds=30)
 
 @dataclass(frozen=True)
 class Processes:
-    """How to start them; whoever starts one stops it.
+    """Ways to start services; the caller that starts one stops it.
 
     Attributes:
         folder: for their logs.

@@ -59,7 +59,7 @@ class ArchiveRig:
 
     @property
     def access(self) -> Access:
-        """How to reach the archive."""
+        """Return how to reach the archive."""
         return ArchiverSettings(**self.settings).access
 
     @property

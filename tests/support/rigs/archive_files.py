@@ -45,7 +45,7 @@ class ArchiveFiles:
 
     @property
     def access(self) -> Access:
-        """How to reach it."""
+        """Return how to reach it."""
         return Access(f"file://{self.folder}")
 
     @property

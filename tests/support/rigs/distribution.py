@@ -42,7 +42,7 @@ MEMBERS: Final = ("t1", "t2")
 EVERYWHERE: Final[Object] = {"clusters": [{"name": "t1"}, {"name": "t2"}, {"name": HUB}]}
 AFTER_RETURN: Final = timedelta(seconds=30)
 OBSERVED: Final = timedelta(seconds=60) if FULL else QUIET
-"""How long a converged distribution is watched."""
+"""Time for which a converged distribution is watched."""
 IN_FULL: Final = pytest.mark.skipif(
     not FULL and not REAL,
     reason="make scenarios, make e2e; round by round it is in tests/distributor",

@@ -40,7 +40,7 @@ class Seen(NamedTuple):
     place: str
     """`<cluster>/<namespace>/<name>`."""
     version: str
-    """Of its pod, as the snapshot has it; empty if it is not there."""
+    """Version of its pod, as the snapshot has it; empty if it is not there."""
     left: bool
 
 

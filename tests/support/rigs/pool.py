@@ -171,7 +171,7 @@ class PoolRig:
         return len(watcher_rig.requests(self.clusters[name], "watch"))
 
     def lives(self, name: str) -> int:
-        """How often the work for a cluster has begun: each asks for the version once."""
+        """Return how often the work for a cluster has begun: each asks for the version once."""
         return sum(r.path == "/version" for r in self.clusters[name].requests)
 
     def lists(self, name: str) -> int:

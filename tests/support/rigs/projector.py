@@ -55,7 +55,7 @@ SCALED = {
 
 
 def shorten_checks(monkeypatch: pytest.MonkeyPatch, interval: timedelta) -> None:
-    """How often the projector looks after store and bus while nothing happens."""
+    """Return how often the projector looks after store and bus while nothing happens."""
     for name in ("projector._STORE_INTERVAL", "bus_resources._INTERVAL"):
         monkeypatch.setattr(f"fleetbus_reconciler.projector.{name}", interval)
 

@@ -40,7 +40,7 @@ from support.servers.real_cluster import REAL
 Object = dict[str, Any]
 
 QUIET = timedelta(seconds=10 if FULL else 1)
-"""How long nothing may happen after convergence, and what "never" means."""
+"""Time for which nothing may happen after convergence, and what "never" means."""
 WITHIN = timedelta(seconds=10 if FULL else 30)
 """The deadline of every "→"; longer where other tests may run beside on a small machine."""
 MAPS, MAP_KEY = "v1/configmaps", "core/configmaps"
@@ -169,7 +169,7 @@ class Scenario:
         await eventually(lambda: self.is_synced(*names, key=key), WITHIN)
 
     def watches_opened(self, server: str) -> int:
-        """How often a watch of config maps was opened at an API server, ever."""
+        """Return how often a watch of config maps was opened at an API server, ever."""
         return len(self._asked(server, "watch"))
 
     def lists_made(self, server: str) -> int:
@@ -177,7 +177,7 @@ class Scenario:
         return len([r for r in self._asked(server, "list") if r.query.get("limit") != "1"])
 
     def lives(self, server: str) -> int:
-        """How often the work for an API server has begun: each asks for the version once."""
+        """Return how often the work for an API server has begun: each asks for the version once."""
         return sum(request.path == "/version" for request in self.rig.clusters[server].requests)
 
     def _asked(self, server: str, verb: str) -> list[LoggedRequest]:

@@ -122,7 +122,7 @@ class SecuredApi:
         return [f"{i['cluster']}/{i['object']['metadata']['name']}" for i in answer.json()["items"]]
 
     def reviews(self, kind: str, at: str = "hub") -> int:
-        """How many reviews of a kind an API server has answered."""
+        """Return how many reviews of a kind an API server has answered."""
         cluster = self.hub if at == "hub" else self.members[at]
         return sum(each.path.endswith(f"/{kind}") for each in cluster.requests)
 

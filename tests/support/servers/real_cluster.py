@@ -141,7 +141,7 @@ class RealCluster:
 
     @property
     def open_watches(self) -> int:
-        """How many watches are open."""
+        """Return how many watches are open."""
         self._audit.read()
         return len(self._audit.open)
 

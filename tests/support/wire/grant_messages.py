@@ -58,7 +58,7 @@ class Asker:
         await change_grant_requests(self.kv, self.key, self._others)
 
     async def found(self) -> GrantRequest | None:
-        """How the ask stands; None if there is none."""
+        """Return how the ask stands; None if there is none."""
         asks = (await read_grant_requests(self.kv, self.key)).requests
         return next((ask for ask in asks if self._is_mine(ask)), None)
 

@@ -63,7 +63,7 @@ async def test_w15_of_two_replicas_that_list_at_once_in_batches_an_epoch_that_en
 
 
 def _names(end: EpochEnd, events: list[Event]) -> int:
-    """How many objects an epoch has; its end says the same, and each is there once."""
+    """Return how many objects an epoch has; its end says the same, and each is there once."""
     names = [event.name for event in events if event.epoch == end.epoch]
     assert len(names) == len(set(names)) == end.count
     return end.count

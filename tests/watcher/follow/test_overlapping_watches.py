@@ -54,7 +54,7 @@ async def grant(rig: Rig) -> None:
 
 
 async def deletions(rig: Rig) -> Counter[str]:
-    """How often each name was published as deleted."""
+    """Return how often each name was published as deleted."""
     return Counter(event.name for event in await rig.events() if event.verb is Verb.DELETED)
 
 

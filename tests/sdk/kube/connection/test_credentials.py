@@ -59,7 +59,7 @@ class Fleet:
         self.put(SECOND)
 
     def secrets_read(self) -> int:
-        """How often the one Secret was asked for."""
+        """Return how often the one Secret was asked for."""
         return sum(r.query.get("fieldSelector") == "metadata.name=zoo" for r in self.hub.requests)
 
     def statuses(self) -> list[int]:

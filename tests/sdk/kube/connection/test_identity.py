@@ -281,7 +281,8 @@ async def test_w13_absences_found_at_the_same_time_share_their_looks(cluster: Cl
 
 
 async def records(redis: Redis, *, reported: str = "", **uids: str) -> AcceptedClusters:
-    """Of clusters that were accepted one after another; only a watcher has reported `reported`."""
+    """Records of clusters that were accepted one after another; only a watcher has reported
+    `reported`."""
     writer = SnapshotWriter(redis, SnapshotKeys())
     for number, (name, uid) in enumerate(uids.items(), 1):
         record = ClusterRecord(
