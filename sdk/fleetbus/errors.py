@@ -76,7 +76,7 @@ class NotSynced(FleetbusError):
 class SnapshotBehind(NotSynced):
     """The snapshot shows an older version than the change that caused this run (rule P10).
 
-    The request is requeued by itself; this is not a failure of the reconcile function.
+    The request is retried automatically; this is not a failure of the reconcile function.
     """
 
 
@@ -156,7 +156,7 @@ class Conflict(KubeError):
 
 
 class AlreadyExists(Conflict):
-    """409 AlreadyExists: there is an object of this name."""
+    """409 AlreadyExists: an object of this name exists."""
 
 
 class Invalid(KubeError):
@@ -164,11 +164,11 @@ class Invalid(KubeError):
 
 
 class Forbidden(KubeError):
-    """403: our credentials may not do this."""
+    """403: the credentials do not allow this."""
 
 
 class Unauthorized(KubeError):
-    """401: our credentials are not accepted."""
+    """401: the credentials are not accepted."""
 
 
 class Gone(KubeError):
@@ -202,7 +202,7 @@ class Unreachable(KubeError):
 
 
 class NotAccepted(Unreachable):
-    """Another cluster than the accepted one answers, or it is unknown which one does (rule W13).
+    """A cluster other than the accepted one answers, or the accepted one is unknown (rule W13).
 
     Its responses do not count, and nothing is written there, until an operator consents.
     """

@@ -1,4 +1,4 @@
-"""Finalizers of an object: names that keep it until whoever they belong to has cleaned up.
+"""Finalizers of an object: names that keep it until their controllers have cleaned up.
 
 The functions read objects and change nothing; `Cluster.add_finalizer` and `remove_finalizer` write.
 """
@@ -26,5 +26,5 @@ def with_finalizer(obj: Mapping[str, Any], finalizer: str) -> list[str]:
 
 
 def without_finalizer(obj: Mapping[str, Any], finalizer: str) -> list[str]:
-    """The finalizers of an object but for this one."""
+    """The finalizers of an object except this one."""
     return [one for one in finalizers_of(obj) if one != finalizer]

@@ -2,8 +2,8 @@
 
 controller.watch("apps/v1/deployments", predicate=fleetbus.predicates.generation_changed)
 
-They compare the object as this controller saw it last with the object as it is now. One that is
-new to the controller passes, and so does a deletion.
+They compare the last state that this controller saw with the current state. New objects and
+deletions always pass.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from fleetbus.kube.client import Object
 
 
 def generation_changed(old: Object | None, new: Object | None) -> bool:
-    """Pass what changed `metadata.generation`: the spec, or that the object is being deleted.
+    """Pass changes of `metadata.generation`: of the spec, or the start of a deletion.
 
-    Changes of status and labels do not pass, nor those of annotations, except on Deployments. An
+    Changes of status and labels do not pass, nor changes of annotations, except on Deployments. An
     object without a generation, like a ConfigMap or a Secret, always passes.
     """
     if old is None or new is None:
@@ -25,12 +25,12 @@ def generation_changed(old: Object | None, new: Object | None) -> bool:
 
 
 def labels_changed(old: Object | None, new: Object | None) -> bool:
-    """Pass what changed a label."""
+    """Pass changes of a label."""
     return _differs("labels", old, new)
 
 
 def annotations_changed(old: Object | None, new: Object | None) -> bool:
-    """Pass what changed an annotation.
+    """Pass changes of an annotation.
 
     The annotation `kubectl.kubernetes.io/last-applied-configuration` does not count: the watcher
     leaves it out.
@@ -39,7 +39,7 @@ def annotations_changed(old: Object | None, new: Object | None) -> bool:
 
 
 def any_of(*predicates: Predicate) -> Predicate:
-    """Pass what at least one of these predicates passes.
+    """Pass changes that at least one of these predicates passes.
 
     Raises:
         ConfigError: one of them cannot be called as a predicate, or there is none.
@@ -48,7 +48,7 @@ def any_of(*predicates: Predicate) -> Predicate:
 
 
 def all_of(*predicates: Predicate) -> Predicate:
-    """Pass what all these predicates pass.
+    """Pass changes that all of these predicates pass.
 
     Raises:
         ConfigError: one of them cannot be called as a predicate, or there is none.

@@ -1,8 +1,8 @@
 """The contract of a reconcile function: its request, its result, and the outcome of a run.
 
-Our counterpart of controller-runtime's reconcile.go: a request names an object and holds none
-(rule R1), the result is a value, any exception means "again, with back-off", and `TerminalError`
-means "not again until something changes" (rule R8).
+The counterpart of controller-runtime's reconcile.go: a request names an object and holds none (rule
+R1), the result is a value, any exception means "again, with back-off", and `TerminalError` means
+"not again until something changes" (rule R8).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Request:
     namespace: str
     name: str
     left: bool = field(default=False, compare=False)
-    """The object once matched a watch of this controller and matches none now: undo what was done
-    for it. Set for the reconcile function only; requests are compared without it."""
+    """Whether the object once matched a watch of this controller and matches none now: undo what
+    was done for it. Set for the reconcile function only; requests are compared without it."""
 
     def __str__(self) -> str:
         return f"cluster://{self.cluster}/{self.namespace}/{self.name}"
@@ -54,7 +54,7 @@ class Result:
 
 
 class TerminalError(Exception):
-    """Raised by a reconcile function: do not retry; the next change starts a new run."""
+    """Raise it from a reconcile function to prevent a retry; the next change starts a new run."""
 
 
 class Outcome(StrEnum):
@@ -64,19 +64,19 @@ class Outcome(StrEnum):
     REQUEUED = "requeued"
     """Done, and to be run again after a while."""
     RETRIED = "retried"
-    """It failed, or something was not there yet: again, with back-off."""
+    """It failed, or something did not exist yet: retried with back-off."""
     GAVE_UP = "gave_up"
-    """It raised `TerminalError`, or returned something else than a result."""
+    """It raised `TerminalError`, or returned something other than a result."""
     CLUSTER_LEFT = "cluster_left"
-    """The cluster of the request is not in the fleet any more."""
+    """The cluster of the request is no longer in the fleet."""
     LEASE_LOST = "lease_lost"
-    """Another worker may have the request: nothing that this run did counts."""
+    """Another worker may have the request: the outcome of this run is discarded."""
     STOPPED = "stopped"
     """The process ended in the middle of it: the request goes back to the queue, uncounted."""
 
     @property
     def is_success(self) -> bool:
-        """Whether the function did what it had to do."""
+        """Whether the run succeeded."""
         return self in {Outcome.DONE, Outcome.REQUEUED}
 
 

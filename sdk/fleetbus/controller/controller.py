@@ -44,18 +44,18 @@ class Controller:
 
     Args:
         name: a DNS-1123 label; all processes with this name share one queue.
-        concurrency: how many requests one process works on at a time.
-        timeout: how long one reconcile may take before it is cancelled and retried (rule R7).
-        max_per_cluster: how many requests of one cluster one process works on at a time (rule Q9);
-            None: half of them, at least one; all while no other cluster wants any.
+        concurrency: number of requests that one process handles at a time.
+        timeout: time limit of one reconcile, which is then cancelled and retried (rule R7).
+        max_per_cluster: number of requests of one cluster that one process handles at a time (rule
+            Q9); None: half of `concurrency`, at least one; all while no other cluster wants any.
         follow_fleet: whether everything is reconciled again when a cluster joins, leaves or is
             relabelled; for controllers whose writes depend on which clusters there are.
-        backoff: the delays before a failed request is tried again; None: from 5 ms, doubled with
-            each failure in a row, up to 1,000 s (rule Q7). All processes with this name need the
-            same.
+        backoff: the delays before a failed request is retried; None: from 5 ms, doubled with each
+            failure in a row, up to 1,000 s (rule Q7). Must be equal in all processes with this
+            name.
 
     Raises:
-        ConfigError: the name or an option cannot be used.
+        ConfigError: the name or an option is invalid.
     """
 
     def __init__(
@@ -80,15 +80,15 @@ class Controller:
         _check_backoff(name, backoff)
         self.name = name
         self.place = _caller()
-        """Where it was made, as `<file>:<line>`, for messages."""
+        """Place of its declaration, as `<file>:<line>`, for messages."""
         self.concurrency = concurrency
         self.timeout = timeout
         self.max_per_cluster = max_per_cluster
         self.follow_fleet = follow_fleet
         self.backoff = backoff
         self.repaired_by = ""
-        """The controller whose `watch_owned` notices changes of what this one writes, with requests
-        per cluster; by default this one itself."""
+        """The controller whose `watch_owned` notices changes of the objects that this one writes,
+        with requests per cluster; by default this one itself."""
         self._watches: list[Watch] = []
         self._reconcile: Reconcile | None = None
         self._functions: list[Callable[..., object]] = []
@@ -108,25 +108,25 @@ class Controller:
         wake_on_leave: bool = True,
         map: Map | None = None,  # noqa: A002 -- the field's word
     ) -> None:
-        """Wake for each change of a resource; all filters must hold.
+        """Enqueue a request for each change of a resource; all filters must match.
 
-        When an object that woke this controller no longer matches, it wakes it once more, with
-        `request.left` (with a map: the requests that it named last). An object whose body is too
-        large for the bus passes selectors and predicate.
+        When an object stops matching, its request is enqueued once more, with `request.left` (with
+        a map: the requests that it named last). An object whose body is too large for the bus
+        passes selectors and predicate.
 
         Args:
             resource: like `apps/v1/deployments`.
-            clusters: which clusters: names or patterns like `["prod-*"]`, a label selector like
-                `"region=eu"`, or a function of a `ClusterInfo`; the hub is one of the names.
-            namespaces: which namespaces; None for all.
+            clusters: names or patterns like `["prod-*"]`, a label selector like `"region=eu"`, or
+                a function of a `ClusterInfo`; None for all. The hub is a cluster, too.
+            namespaces: only these namespaces; None for all.
             selector: a label selector, in the syntax of `kubectl -l`.
             annotation_selector: the same for annotations.
-            predicate: whether a change matters, given the object as this controller saw it last
-                (None: never) and as it is now (None: deleted). It is also called with `old=None`
-                to find out whether the object matches at all: one that no longer does has left.
-            wake_on_leave: whether an object that has left wakes.
-            map: names the requests that a change wakes, in any cluster; without it the changed
-                object itself.
+            predicate: whether a change matters, given the last state that this controller saw
+                (None: never) and the current one (None: deleted). It is also called with
+                `old=None` to find out whether the object matches at all.
+            wake_on_leave: whether to enqueue an object once more when it stops matching.
+            map: returns the requests to enqueue for a change, in any cluster; without it the
+                request names the changed object itself.
 
         Raises:
             ConfigError: the resource or a filter is invalid.
@@ -158,22 +158,22 @@ class Controller:
         per_cluster: bool = False,
         ignore: Ignore | None = None,
     ) -> None:
-        """Wake the owner when an object that carries its owner mark changes, in any cluster.
+        """Enqueue the owner when an object with its owner mark changes, in any cluster.
 
         Args:
             resource: like `apps/v1/deployments`, or `*` for every watched resource.
-            clusters: as for `watch`, of the owned objects; so are the next five.
-            namespaces: which namespaces; None for all.
+            clusters: clusters of the owned objects, as for `watch`; so are the next five.
+            namespaces: only these namespaces; None for all.
             selector: a label selector.
             annotation_selector: the same for annotations.
-            predicate: which changes matter.
-            wake_on_leave: whether an owned object that matches no longer wakes its last owner.
-            owner_kind: wake owners of this kind only, like `Deployment`.
+            predicate: whether a change matters.
+            wake_on_leave: whether to enqueue the last owner when an owned object stops matching.
+            owner_kind: enqueue owners of this kind only, like `Deployment`.
             per_cluster: whether requests name the cluster of the changed object instead of the
                 owner's: one request for each cluster that has objects of an owner.
-            ignore: whether a change wakes nobody, because this process has made it itself. Unlike
-                a predicate it may depend on what the process remembers; for other processes, and
-                after a gap, the same change counts.
+            ignore: whether to ignore a change, because this process has made it itself. Unlike a
+                predicate it may depend on the state of the process; for other processes, and after
+                a gap, the same change counts.
 
         Raises:
             ConfigError: the resource or a filter is invalid.
@@ -195,9 +195,9 @@ class Controller:
         self._add(watch)
 
     def reconcile(self, function: R) -> R:
-        """Register the reconcile function; a decorator.
+        """Register the reconcile function; use it as a decorator.
 
-        A plain `def` runs in a thread, and reaches the clusters through `Fleet.wait` (rule R7).
+        A plain `def` runs in a thread, and accesses the clusters through `Fleet.wait` (rule R7).
 
         Raises:
             ConfigError: there is one already, or it cannot be called.
@@ -222,11 +222,11 @@ class Controller:
 
     @property
     def has_owned_watch(self) -> bool:
-        """Whether changes of what it writes wake it, or the controller that repairs it."""
+        """Whether changes of its written objects trigger it, or the controller that repairs them."""
         return bool(self.repaired_by) or any(watch.owned for watch in self._watches)
 
     def repairing(self, request: Request, cluster: str) -> Request:
-        """The request that compares again what a run of a request has written on a cluster."""
+        """The request that compares the writes of a run on a cluster again."""
         if not self.repaired_by:
             return request
         return Request(self.repaired_by, cluster, request.namespace, request.name)
@@ -241,7 +241,7 @@ class Controller:
     def own_resources(self) -> tuple[str, ...]:
         """The keys of the resources whose changes are requests for the changed objects themselves.
 
-        What the requests of mapping functions and for owners name is not known.
+        Requests of mapping functions and for owners may name any object.
         """
         return tuple(
             sorted({w.resource.key for w in self._watches if w.is_identity and w.resource})
@@ -249,16 +249,16 @@ class Controller:
 
     @property
     def handles_secrets(self) -> bool:
-        """Whether it watches Secrets: its errors may quote one, so their texts are not shown."""
+        """Whether it watches Secrets: its errors may quote a value, so they are not shown."""
         watched = {watch.resource.key if watch.resource else _SECRETS for watch in self._watches}
         return _SECRETS in watched
 
     def request(self, cluster: str, namespace: str, name: str) -> Request:
-        """A request of this controller, for mapping functions."""
+        """Build a request of this controller, for mapping functions."""
         return Request(self.name, cluster, namespace, name)
 
     def function(self) -> Reconcile:
-        """The reconcile function, once the controller is whole.
+        """Return the reconcile function of a complete controller.
 
         Raises:
             ConfigError: it has no reconcile function or no watch.
@@ -306,7 +306,7 @@ class Controller:
 
     @contextmanager
     def _named_errors(self) -> Generator[None]:
-        """Put the controller's name in front of what is wrong with it."""
+        """Prefix an error with the controller's name."""
         try:
             yield
         except ConfigError as e:

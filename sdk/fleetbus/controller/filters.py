@@ -36,10 +36,10 @@ class ClusterChoice:
     """The clusters that a watch selects."""
 
     text: str
-    """The choice as a string, the same in every process."""
+    """The selection as a string, the same in every process."""
     test: Callable[[str, ClusterInfo | None], bool]
     asks_info: bool = False
-    """Whether labels decide, or a function: not the name alone."""
+    """Whether labels or a function decide, not the name alone."""
     function: Callable[..., object] | None = None
     """The predicate, if it is one."""
 

@@ -33,7 +33,7 @@ Map: TypeAlias = Callable[
 ]
 """From a changed object (None if its body was too large) and its own request to requests.
 
-The cluster that a request names is kept: a change in one cluster may wake an object of another.
+The cluster of a request is kept: a change in one cluster may enqueue an object of another.
 """
 
 Ignore: TypeAlias = Callable[[Event], bool]
@@ -58,11 +58,11 @@ class Watch:
     """None for an identity watch: the request names the changed object itself."""
     owned: bool = False
     owner_kind: str = ""
-    """With `owned`: only owners of this kind are woken; empty means any."""
+    """With `owned`: only owners of this kind are enqueued; empty means any."""
     per_cluster: bool = False
     """With `owned`: a request names the owner in the cluster of the object, not in its own."""
     ignore: Ignore | None = None
-    """With `owned`: which changes wake nobody."""
+    """With `owned`: changes that enqueue no request."""
     id: int = 0
     """The same for the same declaration, also in another process: records of what was seen through
     it carry this number (rule P8)."""

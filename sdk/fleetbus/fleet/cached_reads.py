@@ -1,7 +1,8 @@
 """Reads one cluster's objects from the snapshot, with the guarantees that a run needs.
 
-Only a complete list proves absence (rules P14, R1); what this run or the last one wrote is waited
-for (rule R5); the request's own object is never older than the change that woke it (rule P10).
+Only a complete list proves absence (rules P14, R1); reads wait for the writes of this run and the
+last one (rule R5); the request's own object is never older than the change that triggered the run
+(rule P10).
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ from fleetbus_proto.resources import Resource, parse_resource
 class Cluster:
     """One cluster of the fleet.
 
-    `get` and `list` read the snapshot: quick, and as fresh as the bus. The writing methods here go
-    to the cluster's own API server and are remembered, so that the next reads show them (R5).
-    `live` is the client of that server, for everything else.
+    `get` and `list` read the snapshot: they are fast, and as fresh as the bus. Writes go to the
+    cluster's own API server and are recorded, so that the next reads show them (rule R5). `live` is
+    the client of that server, for everything else.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class Cluster:
     async def get(self, resource: str | Resource, namespace: str, name: str) -> Object | None:
         """Read one object from the snapshot; None means that it does not exist.
 
-        An object too large for the bus is read from the API server, and so is one that this run
-        or the last one has written, if the snapshot does not show it within 5 s (R5).
+        An object too large for the bus is read from the API server, and so is an object that this
+        run or the last one has written, if the snapshot does not show it within 5 s (rule R5).
 
         Raises:
             NotSynced: the snapshot has not seen a complete list yet, or the namespace is not
@@ -68,7 +68,7 @@ class Cluster:
     async def get_deleted(
         self, resource: str | Resource, namespace: str, name: str
     ) -> Object | None:
-        """The last state of an object that was deleted lately; None if none is remembered."""
+        """Return the last state of a recently deleted object; None if it is unknown."""
         return await self.cached.get_deleted(as_resource(resource), namespace, name)
 
     @must_be_awaited
@@ -82,9 +82,9 @@ class Cluster:
     ) -> list[Object]:
         """Read all objects of a resource from the snapshot, by namespace and name.
 
-        Those too large for the bus are read from the API server, one by one; with a selector or
-        an owner, too, as the snapshot does not know their labels. What this run or the last one
-        wrote is waited for, as `get` does.
+        Objects too large for the bus are read from the API server, one by one, also with a selector
+        or an owner, because the snapshot does not know their labels. Like `get`, it waits for the
+        writes of this run and the last one.
 
         Args:
             resource: like `v1/configmaps`.
@@ -122,11 +122,11 @@ class Cluster:
 
     @must_be_awaited
     async def update(self, resource: str | Resource, obj: Object) -> Object:
-        """Make an object, still at its metadata.resourceVersion, what is given here.
+        """Replace an object that is still at its metadata.resourceVersion.
 
-        One that was read live is replaced. Of one as `get` and `list` show it, without what the
-        watcher leaves out, only what differs is sent, as a merge patch, so that the rest stays.
-        What is exactly as the snapshot has it is not sent (R10).
+        An object that was read live is replaced. For an object from `get` or `list`, which lacks
+        fields that the watcher leaves out, only the differences are sent, as a merge patch, so that
+        the other fields stay. A no-op update is not sent (rule R10).
 
         Raises:
             Invalid: it has no metadata.resourceVersion.
@@ -150,7 +150,7 @@ class Cluster:
     ) -> Object:
         """Patch an object: a dict is a merge patch, a sequence is a JSON patch.
 
-        The patch that gave the version the snapshot still has is not sent again (R10).
+        A patch whose result is still in the snapshot is not sent again (rule R10).
 
         Args:
             resource: like `v1/configmaps`.
@@ -187,7 +187,7 @@ class Cluster:
     ) -> Object:
         """Merge fields into the status of an object, through its subresource `status`.
 
-        The patch that gave the version the snapshot still has is not sent again (rule R10).
+        A patch whose result is still in the snapshot is not sent again (rule R10).
 
         Args:
             resource: like `example.com/v1/widgets`.
@@ -216,10 +216,10 @@ class Cluster:
 
     @must_be_awaited
     async def add_finalizer(self, resource: str | Resource, obj: Object, finalizer: str) -> Object:
-        """Put a finalizer on an object and return the object; those of others stay.
+        """Add a finalizer to an object and return the object; other finalizers stay.
 
-        Nothing is sent if it is there. To be done before anything is made that has to be cleaned
-        up: from then on the object outlasts its deletion until `remove_finalizer`.
+        Nothing is sent if the object has it. Call this before you create anything that needs
+        cleanup: from then on a deleted object stays until `remove_finalizer`.
 
         Args:
             resource: like `v1/configmaps`.
@@ -228,16 +228,16 @@ class Cluster:
 
         Raises:
             Conflict: the object was changed at the same moment, deleted, or replaced by another of
-                its name; the request comes back.
+                its name; the request is retried.
             Invalid: the object is being deleted, or the server refuses the name.
         """
         return await self._writes.add_finalizer(as_resource(resource), obj, finalizer)
 
     @must_be_awaited
     async def remove_finalizer(self, resource: str | Resource, obj: Object, finalizer: str) -> None:
-        """Take a finalizer off an object; those of others stay.
+        """Remove a finalizer from an object; other finalizers stay.
 
-        Nothing is sent if it is not there, or if the object is gone.
+        Nothing is sent if the object lacks it, or is gone.
 
         Args:
             resource: like `v1/configmaps`.
@@ -245,7 +245,7 @@ class Cluster:
             finalizer: the name that `add_finalizer` was given.
 
         Raises:
-            Conflict: the object was changed at the same moment; the request comes back.
+            Conflict: the object was changed at the same moment; the request is retried.
         """
         await self._writes.remove_finalizer(as_resource(resource), obj, finalizer)
 
@@ -258,9 +258,9 @@ class Cluster:
         field_manager: str = "fleetbus",
         force: bool = False,
     ) -> Object:
-        """Apply an object on the server: own the fields it names, leave all others alone.
+        """Apply an object server-side: own the fields that it names, leave all others alone.
 
-        What gave the version that the snapshot still has is not sent again (R10).
+        An apply whose result is still in the snapshot is not sent again (rule R10).
 
         Args:
             resource: like `v1/configmaps`.
@@ -287,10 +287,10 @@ class Cluster:
         uid: str,
         resource_version: str = "",
     ) -> bool:
-        """Delete an object of this uid; False if it was not there.
+        """Delete the object with this uid; return False if it did not exist.
 
-        The uid is required: a stranger of the same name must survive (rule D5). Take it from a
-        live read: what the snapshot lacks or shows is no reason to delete (rule R6).
+        The uid is required: another object of the same name must survive (rule D5). Take it from a
+        live read: the snapshot alone is never a reason to delete (rule R6).
 
         Raises:
             Conflict: the object has another uid or resourceVersion.
@@ -308,11 +308,11 @@ class Cluster:
         message: str,
         type: EventType = "Normal",  # noqa: A002 -- the field's word
     ) -> None:
-        """Say something about an object of this cluster, in a Kubernetes Event beside it.
+        """Write a Kubernetes Event about an object of this cluster, in the object's namespace.
 
-        Repeats of the same words raise the Event's count. One object may have 25 at once and one
-        more every five minutes; the rest is dropped. This never fails a reconcile: what cannot be
-        written is logged and counted.
+        Repeating a message raises the Event's count. An object may get a burst of 25 Events and one
+        more every five minutes; further Events are dropped. This never fails a reconcile: an Event
+        that cannot be written is logged and counted.
 
         Args:
             obj: whole, as it was read; of a cluster-scoped object the Event is in `default`.

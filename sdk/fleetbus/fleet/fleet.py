@@ -61,7 +61,7 @@ class Fleet:
 
     @property
     def hub(self) -> str:
-        """Name of the hub, empty when the fleet has none."""
+        """Name of the hub; empty if the fleet has none."""
         return self._clusters.hub
 
     @property
@@ -79,7 +79,7 @@ class Fleet:
         return self._reader
 
     def clusters(self, selector: str = "") -> list[ClusterInfo]:
-        """The clusters whose labels match, by name."""
+        """Return the clusters whose labels match, by name."""
         matches = LabelSelector.parse(selector).matches
         return [info for info in self._clusters.all() if matches(info.labels)]
 
@@ -97,7 +97,7 @@ class Fleet:
         return Cluster(info, self._reader, client, self._events)
 
     async def aliases(self, name: str) -> Sequence[str]:
-        """Other names of the fleet for the same cluster, which is a mistake.
+        """Return other names in the fleet for the same cluster, which are a mistake.
 
         Raises:
             NotAccepted: the store that has them does not answer.
@@ -105,7 +105,7 @@ class Fleet:
         return await self._clusters.aliases(name)
 
     async def accepted_uid(self, name: str) -> str:
-        """The UID of kube-system of the cluster that a name stands for; empty if unknown.
+        """Return the accepted UID of a cluster's namespace kube-system; empty if unknown.
 
         Raises:
             NotAccepted: the store does not answer, or an older name stands for the same cluster.
@@ -113,7 +113,7 @@ class Fleet:
         return await self._clusters.accepted_uid(name)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run one of these methods in the event loop and wait for it; for plain functions.
+        """Run an async method in the event loop and wait for it; for plain functions.
 
         `pod = fleet.wait(fleet.cluster("a").get("v1/pods", "default", "web"))`; an `async def`
         reconcile function awaits instead.
@@ -138,7 +138,7 @@ class Fleet:
     async def get_all(
         self, resource: str | Resource, namespace: str, name: str
     ) -> dict[str, dict[str, Any]]:
-        """The object of this name in every cluster that has it, from the snapshot.
+        """Return the object of this name from every cluster that has it, from the snapshot.
 
         Clusters that are not synced or not engaged are left out; `freshness` names them.
 
@@ -180,12 +180,11 @@ class Fleet:
         selector: str = "",
         owner: str = "",
     ) -> list[ClusterObject]:
-        """The objects of a resource in many clusters, by cluster, namespace and name.
+        """List the objects of a resource in many clusters, by cluster, namespace and name.
 
-        From the snapshot and by its indexes, so the number of clusters costs little. Clusters that
-        are not synced or not engaged are left out; `freshness` names them. What is missing here is
-        no reason to delete anything (rule R6). Objects too large for the bus: as for
-        `Cluster.list`.
+        Reads the indexes of the snapshot, so the number of clusters costs little. Clusters that are
+        not synced or not engaged are left out; `freshness` names them. Never delete anything
+        because it is missing here (rule R6). Objects too large for the bus: as for `Cluster.list`.
 
         Args:
             resource: like `v1/configmaps`.
