@@ -222,7 +222,7 @@ class Controller:
 
     @property
     def has_owned_watch(self) -> bool:
-        """Whether changes of its written objects trigger it, or the controller that repairs them."""
+        """Whether changes of its own writes trigger it, or the controller that repairs them."""
         return bool(self.repaired_by) or any(watch.owned for watch in self._watches)
 
     def repairing(self, request: Request, cluster: str) -> Request:
