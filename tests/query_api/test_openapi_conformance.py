@@ -6,8 +6,8 @@ import random
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import jsonschema
 import pytest
+from jsonschema.validators import validator_for
 
 from support.stores.recorded_past import pod
 from support.stores.snapshot import Source
@@ -121,7 +121,7 @@ async def test_every_answer_to_a_random_request_is_one_that_openapi_describes(fl
                 key = (path, status)
                 if key not in validators:
                     schema = {**content[kind]["schema"], "components": document["components"]}
-                    validators[key] = jsonschema.validators.validator_for(schema)(schema)
+                    validators[key] = validator_for(schema)(schema)
                 validators[key].validate(answer.json())
             if status == 200 and kind == "application/json":
                 tokens += [token for token in (answer.json().get("continue"),) if token]

@@ -101,14 +101,15 @@ async def test_a_name_is_found_in_every_namespace_that_has_it(large: Snapshot, l
 async def test_a2_a_made_up_token_does_not_lead_out_of_the_namespace(
     large: Snapshot, subtests: pytest.Subtests
 ):
-    for query in [
+    queries: list[dict[str, Any]] = [
         {},
         {"labels": LabelSelector.parse("third=yes")},
         {"labels": LabelSelector.parse("all=yes")},
         {"labels": LabelSelector.parse("third")},
         {"name": "w0002"},
         {"owner": "owner"},
-    ]:
+    ]
+    for query in queries:
         with subtests.test(query=query):
             asked = ListQuery(clusters=["eu1"], resource=PODS, namespace="n2", limit=5_000, **query)
             whole = await large.reader.list(asked)
