@@ -27,8 +27,11 @@ async def bus(nats: Client, nats_url: str) -> AsyncGenerator[Bus]:
 
 
 async def fill(bus: Bus, *subjects: str, size: int = 3) -> None:
-    for number, subject in enumerate(subjects):
-        await bus.request(subject, str(number).encode().ljust(size))
+    """Store messages; the answer to the last one stands for all, which go the same way."""
+    bodies = [str(number).encode().ljust(size) for number in range(len(subjects))]
+    for subject, body in zip(subjects[:-1], bodies, strict=False):
+        await bus.publish(subject, body)
+    await bus.request(subjects[-1], bodies[-1])
 
 
 async def last(bus: Bus, subject: str, most: int, *, end: int = 100_000) -> tuple[list[int], bool]:
