@@ -116,12 +116,12 @@ async def test_w15_two_replicas_and_two_scopes_have_grants_of_their_own(ready: P
 # --- many ---------------------------------------------------------------------------------------
 
 
-async def test_w7_a_hundred_clusters_are_granted_few_at_once_in_the_order_of_asking(
+async def test_w7_many_clusters_are_granted_few_at_once_in_the_order_of_asking(
     rig: ProjectorRig,
 ):
     rig.settings["epochs_at_once"] = 7
     await rig.started("eu1")
-    askers = [asker(rig, f"c{number:02}") for number in range(100)]
+    askers = [asker(rig, f"c{number:02}") for number in range(30)]
     for asked in askers:
         await asked.ask()
     served: list[str] = []

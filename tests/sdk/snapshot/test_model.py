@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 SEQUENCES = 50
-ROUNDS_OF_SEQUENCES = 10 if FULL else 5
+ROUNDS_OF_SEQUENCES = 10 if FULL else 1
 CHUNKS = 20 if FULL else 2
-"""Chunks of 250 sequences; those of `make scenarios` are 10,000."""
+"""Chunks of 50 sequences; those of `make scenarios` are 10,000."""
 
 
 @pytest.mark.longer
