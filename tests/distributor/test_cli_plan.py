@@ -118,7 +118,7 @@ async def test_d25_a_cluster_that_cannot_be_asked_is_an_error(rig: Rig, desk: De
         ("", "there is no MultiClusterResource in it"),
         ("a: [", "invalid YAML at line"),
         ("- 1", "document 1: not an object"),
-        ("kind: Pod\napiVersion: v1", "Pod of v1 is no MultiClusterResource"),
+        ("kind: Pod\napiVersion: v1", "Pod of v1 is not a MultiClusterResource"),
         (f"kind: {KIND}\napiVersion: {API_VERSION}", "metadata.name is missing"),
         (f"kind: {KIND}\napiVersion: {API_VERSION}\nmetadata: {{name: 7}}", "is not a string"),
     ],

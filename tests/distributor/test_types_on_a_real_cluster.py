@@ -147,7 +147,7 @@ async def check_deletion(cluster: RealCluster) -> None:
     kinds = ("ConfigMap", "Database", "Namespace", "CustomResourceDefinition")
     result = await cluster.round(prune=kinds)
     assert (result.state, result.reason) == (State.HELD, "NamespaceNotEmpty")
-    assert result.message.endswith("it still holds ConfigMap theirs")
+    assert result.message.endswith("it still contains ConfigMap theirs")
     assert {one.kind for one in cluster.known.values()} <= {"Namespace", "CustomResourceDefinition"}
     await cluster.client.delete("v1/configmaps", "team", "theirs")
 

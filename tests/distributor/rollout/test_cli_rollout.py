@@ -136,7 +136,7 @@ async def test_a_revision_is_shown_with_what_it_changed_and_no_secret(rig: Rig, 
     assert status == 0
     assert first.startswith("default/x: revision 1")
     assert " k: v1\n" in first
-    assert first.endswith("No revision before it is kept.\n")
+    assert first.endswith("No earlier revision is kept.\n")
     status, second = await desk("history", "x", "--revision", "2")
     content, _, changed = second.partition("Since revision 1:\n")
     assert " k: v2\n" in content

@@ -212,7 +212,7 @@ async def test_d17_a_wave_that_chooses_nothing_is_held_until_it_does(rig: Rig):
     rig.create(template=config_map(k="v1"), placement=EVERYWHERE, rollout={"waves": [canary]})
     await rounds(rig)
     assert rollout(rig)["phase"] == "Held"
-    assert "wave canary: it chooses no cluster" in rollout(rig)["message"]
+    assert "wave canary: it selects no cluster" in rollout(rig)["message"]
     assert values(rig) == dict.fromkeys(("t1", "t2", "t4"), "")
     rig.fleet.join("t2", canary="yse")
     await rounds(rig)
@@ -235,7 +235,7 @@ async def test_d20_the_gate_quiet_waits_on_clusters_without_any_write(rig: Rig):
     )
     await rounds(rig)
     assert values(rig) == {"t1": "v1", "t2": "", "t4": ""}
-    assert "gate quiet: nothing has gone wrong yet" in rollout(rig)["message"]
+    assert "gate quiet: no trouble so far" in rollout(rig)["message"]
     before = rig.all_writes()
     await rounds(rig)
     assert rig.all_writes() == before

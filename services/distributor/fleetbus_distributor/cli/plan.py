@@ -118,7 +118,9 @@ async def _connect(
             async with asyncio.timeout(_CLUSTERS_TIMEOUT.total_seconds()):
                 await clusters.known()
         except TimeoutError as e:
-            raise ConfigError("the clusters of the fleet cannot be read: the hub is away") from e
+            raise ConfigError(
+                "the clusters of the fleet cannot be read: the hub does not answer"
+            ) from e
         yield clusters, redis
     finally:
         following.cancel()
@@ -176,7 +178,7 @@ def _checked(document: Any, where: str, namespace: str) -> Object:
     document = cast("Object", document)
     if (document.get("apiVersion"), document.get("kind")) != (API_VERSION, KIND):
         kind = f"{document.get('kind')} of {document.get('apiVersion')}"
-        raise ConfigError(f"{where}: {kind} is no {KIND} of {API_VERSION}")
+        raise ConfigError(f"{where}: {kind} is not a {KIND} of {API_VERSION}")
     metadata: Any = document.get("metadata")
     if not isinstance(metadata, dict) or not cast("Object", metadata).get("name"):
         raise ConfigError(f"{where}: metadata.name is missing")

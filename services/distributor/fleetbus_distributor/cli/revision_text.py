@@ -46,7 +46,7 @@ def print_revision(
     printer.line(f"{title}: revision {revision.ref.number}{cause}; {clusters}")
     printer.block(f"\n{render_yaml(content)}")
     if since is None:
-        printer.line("No revision before it is kept.")
+        printer.line("No earlier revision is kept.")
     else:
         printer.line(f"Since revision {since}:{'' if changes else ' nothing has changed'}")
         _print_changes(changes)

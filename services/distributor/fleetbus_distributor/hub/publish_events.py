@@ -73,7 +73,7 @@ class EventPublisher:
         for _ in range(excess):
             self._waiting.popleft()
         if excess:
-            self._lose(excess, "the bus has been away for too long")
+            self._lose(excess, "the bus has been unavailable for too long")
         if self._waiting:
             self._offered.set()
 

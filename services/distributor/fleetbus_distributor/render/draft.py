@@ -44,7 +44,7 @@ class Problem:
 
 _TOO_MUCH_WORK: Final = Problem(
     "RenderFailed",
-    f"what is rendered for all clusters is larger than {MAX_FLEET_WORK} bytes; divide it into"
+    f"the objects rendered for all clusters are larger than {MAX_FLEET_WORK} bytes; split them into"
     " several MultiClusterResources",
 )
 

@@ -45,8 +45,8 @@ class Work:
         self.spent += size
         if self.spent > MAX_WORK:
             raise RenderError(
-                f"what is rendered for this cluster is larger than {MAX_WORK} bytes, with what its"
-                " patches add, copy and remove again"
+                f"the objects rendered for this cluster are larger than {MAX_WORK} bytes, including"
+                " content that patches add, copy and remove again"
             )
 
     def spend_text(self, text: str) -> None:

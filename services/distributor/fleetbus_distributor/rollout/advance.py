@@ -29,7 +29,7 @@ from fleetbus_proto.subjects import vote_subject
 VOTE_POLL: Final = timedelta(seconds=30)
 """A vote wakes the rollout; this is for a vote whose announcement was lost."""
 QUIET_POLL: Final = timedelta(seconds=15)
-_NOT_LOOKED: Final = "it has not been looked at yet"
+_NOT_LOOKED: Final = "it has not been processed yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _needs_clusters(defined: Wave | None) -> bool:
 
 def _hold_empty(state: RolloutState, wave: WaveStatus) -> RolloutState:
     message = (
-        "it chooses no cluster of the placement; correct its clusters or clusterSelector, label a "
+        "it selects no cluster of the placement; correct its clusters or clusterSelector, label a "
         "cluster, or set optional: true"
     )
     state = state.with_wave(replace(wave, message=message))
@@ -289,7 +289,7 @@ def _quiet(
     if finding.message and not finding.seen:
         return replace(before, message=finding.message)
     if before.since is None or finding.is_news:
-        message = finding.message or "nothing has gone wrong yet"
+        message = finding.message or "no trouble so far"
         return GateStatus(QUIET, GateState.PENDING, message, step.now, finding.seen)
     period = gate.period or timedelta()
     if step.now - before.since >= period:

@@ -102,7 +102,7 @@ class Revisions:
         except AlreadyExists as error:
             name = body["metadata"]["name"]
             raise RolloutError(
-                f"the ControllerRevision {name} exists and is not ours: delete it"
+                f"the ControllerRevision {name} was not created by this rollout: delete it"
             ) from error
         except KubeError as error:
             if error.status not in _REFUSALS:

@@ -28,7 +28,7 @@ from fleetbus_distributor.targets.target import LATER, SOON, Target
 
 log = structlog.get_logger()
 
-_SILENT: Final = "the cluster accepts connections, or loses them, and answers nothing"
+_SILENT: Final = "the cluster accepts or drops connections without answering"
 SILENT_FOR: Final = timedelta(seconds=1)
 """Silence allowed to a cluster that alone delays its round."""
 _SILENT_ALONE: Final = timedelta(seconds=5)

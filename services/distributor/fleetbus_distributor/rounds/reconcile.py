@@ -343,7 +343,7 @@ class Distributor:
             return None
         message = (
             "spec.serviceAccountName: required here; nothing is applied or deleted until it names"
-            " the ServiceAccount of this namespace whose rights on the clusters are to count"
+            " a ServiceAccount of this namespace, whose rights are used on the clusters"
         )
         raise _SpecNotApplied(Condition(status.READY, False, "ServiceAccountRequired", message))
 

@@ -79,8 +79,8 @@ async def _cause(
 ) -> tuple[HoldReason, str] | None:
     namespace = str(document.metadata["namespace"])
     why = {
-        HoldReason.NAMESPACE: f"it goes with its namespace {namespace}",
-        HoldReason.DEFINITION: f"it goes with its definition {CRD_NAME}",
+        HoldReason.NAMESPACE: f"it is deleted with its namespace {namespace}",
+        HoldReason.DEFINITION: f"it is deleted with its definition {CRD_NAME}",
     }
     if before is not None and before.reason in why:
         # A deletion cannot be undone: forcing the parent out later requests nothing either.

@@ -191,7 +191,7 @@ async def _in_use(target: Target, live: Object, owned: Owned) -> Removal | None:
     content = await find_content(target, owned.ref.name)
     if not content:
         return None
-    message = f"{owned.ref}: it still holds {content}"
+    message = f"{owned.ref}: it still contains {content}"
     return Removal(Fate.KEPT, "NamespaceNotEmpty", message, State.HELD, LATER)
 
 

@@ -82,7 +82,7 @@ def _is_of(ran: str, started: str) -> bool:
 def _health_of(known: Owned) -> Health:
     end = known.ran.partition(":")[2]
     if end == COMPLETE:
-        return Health(HealthState.HEALTHY, COMPLETE, "it ran to its end, and was cleaned up")
+        return Health(HealthState.HEALTHY, COMPLETE, "it completed, and was cleaned up")
     if end == FAILED:
         return Health(HealthState.DEGRADED, FAILED, "it failed, and was cleaned up")
-    return Health(HealthState.UNKNOWN, "Gone", "it was cleaned up before its end was seen")
+    return Health(HealthState.UNKNOWN, "Gone", "it was cleaned up before its result was seen")
