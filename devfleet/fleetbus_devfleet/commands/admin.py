@@ -19,7 +19,7 @@ Answer = TypeVar("Answer")
 ALL = "all"
 WRONG, FAILED = 2, 1
 
-Clusters = Annotated[str, typer.Argument(help="Names of clusters with commas between, or `all`.")]
+Clusters = Annotated[str, typer.Argument(help="Comma-separated names of clusters, or `all`.")]
 One = Annotated[str, typer.Argument(help="The name of a cluster.")]
 AdminUrl = Annotated[
     str,

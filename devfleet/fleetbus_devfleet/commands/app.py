@@ -44,7 +44,7 @@ ClusterCount = Annotated[
     int | None,
     typer.Option(
         "--clusters",
-        help="How many emulated clusters, the hub included.",
+        help="Number of emulated clusters, including the hub.",
         show_default=str(DEFAULT_CLUSTERS),
     ),
 ]
@@ -287,10 +287,10 @@ def env(
 @demo.callback()
 def run_demo(
     clusters: Annotated[
-        int, typer.Option("--clusters", min=3, help="How many emulated clusters.")
+        int, typer.Option("--clusters", min=3, help="Number of emulated clusters.")
     ] = 3,
     orders: Annotated[
-        int, typer.Option("--orders", min=1, help="How many changes are made and timed.")
+        int, typer.Option("--orders", min=1, help="Number of changes to make and time.")
     ] = 200,
     instant: Annotated[
         bool, typer.Option("--instant", help="Pods start and stop at once: for pipelines.")

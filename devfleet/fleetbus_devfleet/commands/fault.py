@@ -30,7 +30,7 @@ Answer = TypeVar("Answer")
 
 fault = typer.Typer(
     name="fault",
-    help="Break the emulated clusters on purpose, and mend them.",
+    help="Inject faults into the emulated clusters, and heal them.",
     no_args_is_help=True,
 )
 

@@ -19,16 +19,16 @@ SHOWN_TYPES = 6
 
 def fill(
     objects: Annotated[
-        int, typer.Option("--objects", min=1, help="How many objects each cluster gets.")
+        int, typer.Option("--objects", min=1, help="Number of objects in each cluster.")
     ],
     clusters: Clusters = ALL,
     seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same objects.")] = 0,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", help="A type to make, like v1/pods; can be repeated."),
+        typer.Option("--only", help="A type to create, like v1/pods; may be repeated."),
     ] = None,
     canary: Annotated[
-        str, typer.Option("--canary", help="A string that every Secret holds, to look for leaks.")
+        str, typer.Option("--canary", help="A string to put into every Secret, to look for leaks.")
     ] = "",
     hostile: Annotated[
         bool, typer.Option("--hostile", help="Mix in objects that are valid and hard to handle.")

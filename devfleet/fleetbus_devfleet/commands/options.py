@@ -36,7 +36,7 @@ Folder = Annotated[
     typer.Option(
         "--dir",
         callback=nearest_folder,
-        help="The folder of the stack; the default is also looked for in the folders above.",
+        help="Folder of the fleet; the default is also searched for in the parent folders.",
     ),
 ]
 
@@ -48,7 +48,7 @@ class Output(StrEnum):
     json = "json"
 
 
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to answer.")]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Output format.")]
 
 
 class EnvOutput(StrEnum):

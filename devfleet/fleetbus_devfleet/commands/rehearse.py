@@ -28,7 +28,9 @@ def run_rehearse(
     capture: Annotated[
         Path | None,
         typer.Option(
-            "--from", metavar="FILE", help="A file of `fleetbus capture`. Default: capture now."
+            "--from",
+            metavar="FILE",
+            help="File of `fleetbus capture`. Default: capture the fleet now.",
         ),
     ] = None,
     namespace: Annotated[
@@ -40,7 +42,9 @@ def run_rehearse(
     ] = None,
     speed: Annotated[
         float,
-        typer.Option("--speed", min=1, help="Divide the timers of the rollout by this, to 5s."),
+        typer.Option(
+            "--speed", min=1, help="Divide the timers of the rollout by this, down to 5s."
+        ),
     ] = 20,
     timeout: Annotated[str, typer.Option("--timeout", help="Stop watching after this.")] = "5m",
     output: Annotated[str, output_option("text", "json")] = "text",

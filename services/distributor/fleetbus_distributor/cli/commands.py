@@ -19,14 +19,14 @@ def plan(
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="A MultiClusterResource as it is on the hub.",
+            help="A MultiClusterResource on the hub.",
             show_default=False,
         ),
     ] = None,
     file: Annotated[
         pathlib.Path | None,
         typer.Option(
-            "--file", "-f", help="File with MultiClusterResources as they would be; - for stdin."
+            "--file", "-f", help="File with the desired MultiClusterResources; - for stdin."
         ),
     ] = None,
     namespace: Annotated[

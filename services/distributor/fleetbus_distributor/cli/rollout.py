@@ -34,7 +34,7 @@ def status(
         typer.Option(
             "--wait",
             metavar="DURATION",
-            help="Wait so long, like 10m, until it is complete; exit with 1 if it is not.",
+            help="Wait this long, like 10m, for completion; exit with 1 if it is not reached.",
         ),
     ] = "",
     hub_kubeconfig: HubKubeconfig = None,
@@ -58,7 +58,10 @@ def history(
     revision: Annotated[
         int,
         typer.Option(
-            "--revision", help="Show its content, and what it changed.", min=0, show_default=False
+            "--revision",
+            help="Show the content of this revision, and its changes.",
+            min=0,
+            show_default=False,
         ),
     ] = 0,
     hub_kubeconfig: HubKubeconfig = None,
@@ -85,7 +88,9 @@ def undo(
     namespace: Namespace = "default",
     to_revision: Annotated[
         int,
-        typer.Option("--to-revision", help="Its number. Default: the one before.", min=0),
+        typer.Option(
+            "--to-revision", help="Number of the revision. Default: the previous one.", min=0
+        ),
     ] = 0,
     hub_kubeconfig: HubKubeconfig = None,
     hub_context: HubContext = "",

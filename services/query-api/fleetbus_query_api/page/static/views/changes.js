@@ -43,9 +43,9 @@ export function openChanges(main, context) {
       windowLine(answer.window),
       answer.freshness ? freshnessLine(answer) : null,
       h("p", { class: "status", role: "status" }, `${plural(answer.changedObjects, "object")} changed between ${clock(answer.from)} and ${clock(answer.to)}, in ${plural(answer.groupCount ?? groups.length, "way")}.`),
-      answer.ownedObjects ? h("p", { class: "dim" }, `${plural(answer.ownedObjects, "more object")} changed that others own, such as the pods of a ReplicaSet. `, h("a", { href: context.with({ owned: true }) }, "Show them")) : null,
+      answer.ownedObjects ? h("p", { class: "dim" }, `${plural(answer.ownedObjects, "more object")} with an owner changed, such as the pods of a ReplicaSet. `, h("a", { href: context.with({ owned: true }) }, "Show them")) : null,
       undetermined(answer.undetermined ?? []),
-      answer.truncated ? h("p", {}, badge("not all", "warn"), " There were more changes than one answer holds: narrow the question.") : null,
+      answer.truncated ? h("p", {}, badge("not all", "warn"), " There were more changes than one answer can contain: narrow the query.") : null,
       distribution(answer),
       groups.length || answer.ownedObjects || answer.distribution?.length ? h("ul", { class: "groups" }, groups.map((group) => groupItem(group, asked))) : nothing(context),
     );

@@ -26,8 +26,8 @@ function drawHeld(place, answer) {
   const rows = answer.held.map(heldRow);
   fill(
     place,
-    h("p", {}, meter(used, allowed), ` ${count(used)} of ${count(allowed)} deletions that no edit asked for are used in ${span(windowSeconds)}, in the whole fleet.`),
-    rows.length ? table("Held deletions", ["MultiClusterResource", { text: "Objects", class: "number" }, "Clusters", "Why", "Confirm"], rows) : h("p", {}, badge("nothing is held", "good")),
+    h("p", {}, meter(used, allowed), ` ${count(used)} of ${count(allowed)} deletions that no edit requested are used in ${span(windowSeconds)}, in the whole fleet.`),
+    rows.length ? table("Held deletions", ["MultiClusterResource", { text: "Objects", class: "number" }, "Clusters", "Why", "Confirm"], rows) : h("p", {}, badge("no deletions are held", "good")),
     freshnessLine(answer),
   );
 }
