@@ -23,7 +23,7 @@ from fleetbus_distributor.render.template import Object
 _NAMED: Final = 3
 _HELD_BY: Final = re.compile(r'conflict with "([^"]*)"(?:.* at (\S+))?')
 MAX_CAUSES: Final = 20
-"""Of those that are shown; a server may name any number."""
+"""Number of causes that are shown; a server may name any number."""
 _UNOWNED: Final = frozenset({"apiVersion", "kind", "status"})
 _METADATA: Final = ("labels", "annotations")
 _MAX_HOLDERS: Final = 20
