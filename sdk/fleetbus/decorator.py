@@ -131,8 +131,8 @@ class Decorator(Controller):
 
     async def _reconcile_request(self, request: Request, fleet: Fleet) -> None:
         cluster = fleet.cluster(request.cluster)
-        found = await cluster.get(self._of, request.namespace, request.name)
-        if found is None or not await self._patch_for(found, cluster.name):
+        obj = await cluster.get(self._of, request.namespace, request.name)
+        if obj is None or not await self._patch_for(obj, cluster.name):
             return
         for pause in _PAUSES:
             try:
@@ -156,7 +156,7 @@ class Decorator(Controller):
         change: Object = {"apiVersion": live["apiVersion"], "metadata": {}, **patch}
         if self._answers.covers(cluster.name, change, live):
             return  # the server omits a `false`, say, or writes a quantity in its own way
-        made = await cluster.patch(
+        answer = await cluster.patch(
             self._of,
             request.namespace,
             request.name,
@@ -164,7 +164,7 @@ class Decorator(Controller):
             uid=metadata["uid"],
             resource_version=metadata["resourceVersion"],
         )
-        self._answers.note(cluster.name, change, made)
+        self._answers.note(cluster.name, change, answer)
 
     async def _patch_for(self, obj: Object, cluster: str) -> Object:
         """Return the merge patch of an object; empty if nothing changes or it does not match."""

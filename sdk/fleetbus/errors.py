@@ -227,10 +227,10 @@ def from_status(
     reason = str(status.get("reason") or "")[:_LONGEST_REASON]
     message = str(status.get("message") or f"the API server answered {code}")
     details: object = status.get("details")
-    known = cast("dict[str, Any]", details) if isinstance(details, dict) else None
+    typed_details = cast("dict[str, Any]", details) if isinstance(details, dict) else None
     kind = AlreadyExists if reason == "AlreadyExists" else _BY_STATUS.get(code)
     kind = kind or (ServerError if code >= 500 else KubeError)  # noqa: PLR2004 -- HTTP
-    error = kind(code, reason, message, known)
+    error = kind(code, reason, message, typed_details)
     if isinstance(error, TooManyRequests | ServerError) and retry_after is not None:
         error.retry_after = timedelta(seconds=min(retry_after, _MAX_RETRY_AFTER_SECONDS))
     return error

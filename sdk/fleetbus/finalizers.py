@@ -21,10 +21,10 @@ def has_finalizer(obj: Mapping[str, Any], finalizer: str) -> bool:
 
 def with_finalizer(obj: Mapping[str, Any], finalizer: str) -> list[str]:
     """The finalizers of an object and this one, once."""
-    found = finalizers_of(obj)
-    return found if finalizer in found else [*found, finalizer]
+    finalizers = finalizers_of(obj)
+    return finalizers if finalizer in finalizers else [*finalizers, finalizer]
 
 
 def without_finalizer(obj: Mapping[str, Any], finalizer: str) -> list[str]:
     """The finalizers of an object except this one."""
-    return [one for one in finalizers_of(obj) if one != finalizer]
+    return [name for name in finalizers_of(obj) if name != finalizer]

@@ -113,12 +113,12 @@ def parse_owner(text: str | bytes) -> Owner:
             later version.
     """
     try:
-        found: object = orjson.loads(text)
+        content: object = orjson.loads(text)
     except orjson.JSONDecodeError as e:
         raise MalformedOwner(f"the owner annotation is not JSON: {e}") from e
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise MalformedOwner("the owner annotation is not a JSON object")
-    fields = cast("dict[str, Any]", found)
+    fields = cast("dict[str, Any]", content)
     version: object = fields.get("version", 1)
     if not isinstance(version, int) or version > _VERSION:
         raise MalformedOwner(
@@ -197,10 +197,10 @@ def child_name(
     namespace, name = metadata.get("namespace") or "", metadata["name"]
     group = str(owner["apiVersion"]).rpartition("/")[0]
     digest = _digest(cluster, group, str(owner["kind"]), namespace, name, suffix)
-    parts = [part for part in (namespace, name, suffix) if part]
+    parts = [word for word in (namespace, name, suffix) if word]
     readable = re.sub(r"[^a-z0-9]+", "-", "-".join(parts).lower())
-    kept = readable[: limit - len(digest) - 1].strip("-")
-    return f"{kept}-{digest}" if kept else digest
+    prefix = readable[: limit - len(digest) - 1].strip("-")
+    return f"{prefix}-{digest}" if prefix else digest
 
 
 def label_value(text: str) -> str:
@@ -209,8 +209,8 @@ def label_value(text: str) -> str:
         return text
     digest = _digest(text)
     readable = re.sub(r"[^-A-Za-z0-9_.]+", "-", text)[: _LONGEST_LABEL - len(digest) - 1]
-    kept = readable.strip("-_.")
-    return f"{kept}-{digest}" if kept else digest
+    prefix = readable.strip("-_.")
+    return f"{prefix}-{digest}" if prefix else digest
 
 
 def _digest(*parts: str) -> str:
@@ -235,8 +235,8 @@ def is_owned_by(obj: dict[str, Any], owner_uid: str) -> bool:
 def _strings(obj: dict[str, Any], field: str) -> dict[str, str]:
     """Labels or annotations; empty where a broken API server sends none or something else."""
     metadata: object = obj.get("metadata")
-    found: object = cast("Any", metadata).get(field) if isinstance(metadata, dict) else None
-    return cast("dict[str, str]", found) if isinstance(found, dict) else {}
+    strings: object = cast("Any", metadata).get(field) if isinstance(metadata, dict) else None
+    return cast("dict[str, str]", strings) if isinstance(strings, dict) else {}
 
 
 def field_manager(hub_id: str) -> str:

@@ -89,7 +89,7 @@ def write_chunk(lines: Iterable[Line]) -> bytes:
         members.append(Member(len(data), len(packed), len(group), group[0].key, group[-1].key))
         data += packed
         size += len(text)
-    index = Index(VERSION, sum(one.events for one in members), size, members)
+    index = Index(VERSION, sum(member.events for member in members), size, members)
     return bytes(data + _index_members(index, len(data)))
 
 
@@ -166,8 +166,8 @@ def _compress(text: bytes) -> bytes:
 def _index_members(index: Index, offset: int) -> bytes:
     packed = zlib.compress(msgspec.json.encode(index), 9)
     parts = [packed[at : at + _PART] for at in range(0, len(packed), _PART)]
-    found = b"".join(_empty_member(b"FX", part) for part in parts)
-    return found + _empty_member(b"FT", offset.to_bytes(8, "little"))
+    encoded = b"".join(_empty_member(b"FX", piece) for piece in parts)
+    return encoded + _empty_member(b"FT", offset.to_bytes(8, "little"))
 
 
 def _empty_member(name: bytes, extra: bytes) -> bytes:
@@ -184,8 +184,8 @@ def _extra_of(data: bytes, name: bytes) -> bytes | None:
     """The subfield of the empty member with which the data begins; None if it is another."""
     if len(data) < END_BYTES - 8 or data[:4] != b"\x1f\x8b\x08" + bytes([_EXTRA]):
         return None
-    total, found, length = _SUBFIELD.unpack_from(data, _HEADER.size)
+    total, subfield, length = _SUBFIELD.unpack_from(data, _HEADER.size)
     begin = _HEADER.size + _SUBFIELD.size
     extra = data[begin : begin + length]
     is_whole = len(extra) == length and total == length + _EXTRA
-    return extra if found == name and is_whole else None
+    return extra if subfield == name and is_whole else None

@@ -77,25 +77,25 @@ def find_coverage(chunks: Sequence[ChunkName], start: datetime, end: datetime) -
         end: UTC.
     """
     spans = _spans(chunks)
-    kept = [span for span in spans if span.end >= start and span.start <= end]
+    inside = [span for span in spans if span.end >= start and span.start <= end]
     holes = [_cut(hole, start, end) for hole in _holes(spans, start, end)]
-    return Coverage(kept, [hole for hole in holes if hole.start < hole.end])
+    return Coverage(inside, [hole for hole in holes if hole.start < hole.end])
 
 
 def _spans(chunks: Iterable[ChunkName]) -> list[Span]:
     spans = list[Span]()
-    for one in chunks:
+    for chunk in chunks:
         last = spans[-1] if spans else None
-        if last is not None and last.stream == one.stream and one.first <= last.last + 1:
+        if last is not None and last.stream == chunk.stream and chunk.first <= last.last + 1:
             spans[-1] = replace(
                 last,
-                start=min(last.start, one.start),
-                end=max(last.end, one.end),
-                last=max(last.last, one.last),
+                start=min(last.start, chunk.start),
+                end=max(last.end, chunk.end),
+                last=max(last.last, chunk.last),
                 chunks=last.chunks + 1,
             )
         else:
-            spans.append(Span(one.start, one.end, one.stream, one.first, one.last, 1))
+            spans.append(Span(chunk.start, chunk.end, chunk.stream, chunk.first, chunk.last, 1))
     return spans
 
 

@@ -39,8 +39,8 @@ class EventFilter:
             if want is None:
                 break
             prefix.append(want)
-        known = tuple(prefix)
-        if not first[: len(known)] <= known <= last[: len(known)]:
+        key_prefix = tuple(prefix)
+        if not first[: len(key_prefix)] <= key_prefix <= last[: len(key_prefix)]:
             return False
         return self._fits_shared(first, last)
 

@@ -76,8 +76,8 @@ def read_line(line: str | bytes) -> Event:
     try:
         fields = _fields.decode(line)
         body = bytes(fields.pop("object", _NULL))
-        found: dict[str, Any] = {name: msgspec.json.decode(raw) for name, raw in fields.items()}
-        event = msgspec.convert({**found, "object": None}, Event)
+        values: dict[str, Any] = {name: msgspec.json.decode(raw) for name, raw in fields.items()}
+        event = msgspec.convert({**values, "object": None}, Event)
     except (RecursionError, UnicodeDecodeError) as e:
         raise msgspec.DecodeError(str(e)) from e
     return msgspec.structs.replace(event, object=None if body == _NULL else body)
@@ -90,10 +90,10 @@ def read_place(line: bytes) -> tuple[int, datetime]:
         msgspec.DecodeError: it has none, or a time without a zone.
     """
     try:
-        found = _place.decode(line)
+        place = _place.decode(line)
     except (RecursionError, UnicodeDecodeError) as e:
         raise msgspec.DecodeError(str(e)) from e
-    return found.sequence, found.stored_at
+    return place.sequence, place.stored_at
 
 
 def _builtins(event: Event) -> dict[str, Any]:

@@ -57,10 +57,10 @@ def stream_id(created: str, generation: int = 1) -> str:
         created: when it was created, as NATS says it: RFC 3339 with nanoseconds, UTC.
         generation: counts how often the stream has lost its end, and so used numbers twice.
     """
-    found = _CREATED.fullmatch(created)
-    if found is None:
+    match = _CREATED.fullmatch(created)
+    if match is None:
         raise ValueError(f"{created!r} is not when a stream was created")
-    year, month, day, hour, minute, second, fraction = found.groups(default="")
+    year, month, day, hour, minute, second, fraction = match.groups(default="")
     text = f"{year}{month}{day}T{hour}{minute}{second}{fraction:0<9}Z"
     return text if generation == 1 else f"{text}.{generation}"
 
@@ -79,14 +79,14 @@ def folder_of(stream: str, day: date) -> str:
 def read_name(path: str) -> ChunkName | None:
     """Parse the path of a chunk; None if it is the path of something else."""
     parts = path.split("/")
-    found = _NAME.fullmatch(parts[-1])
-    if len(parts) != 4 or parts[0] != ROOT or found is None:  # noqa: PLR2004 -- as above
+    match = _NAME.fullmatch(parts[-1])
+    if len(parts) != 4 or parts[0] != ROOT or match is None:  # noqa: PLR2004 -- as above
         return None
     try:
-        start, end = _time(found[1]), _time(found[2])
+        start, end = _time(match[1]), _time(match[2])
     except ValueError:
         return None
-    return ChunkName(parts[1], start, end, int(found[3]), int(found[4]))
+    return ChunkName(parts[1], start, end, int(match[3]), int(match[4]))
 
 
 def read_day(folder: str) -> date | None:
@@ -102,5 +102,5 @@ def _text(time: datetime) -> str:
 
 
 def _time(text: str) -> datetime:
-    whole = datetime.strptime(text[:15], _TIME).replace(tzinfo=UTC)
-    return whole + int(text[15:18]) * _MILLISECOND
+    seconds = datetime.strptime(text[:15], _TIME).replace(tzinfo=UTC)
+    return seconds + int(text[15:18]) * _MILLISECOND

@@ -93,7 +93,7 @@ class Archive:
             ArchiveError: the archive cannot be listed.
         """
         chunks = await self._chunks(start, end)
-        return find_coverage([one.name for one in chunks], start, end)
+        return find_coverage([chunk.name for chunk in chunks], start, end)
 
     async def events(
         self,
@@ -117,16 +117,18 @@ class Archive:
         begin, until = start or _MIN, end or _MAX
         chunks = await self._chunks(begin, until)
         if start is not None and end is not None:
-            missing = find_coverage([one.name for one in chunks], start, end).holes
+            missing = find_coverage([chunk.name for chunk in chunks], start, end).holes
         else:
             missing = _inner_holes(chunks, begin, until)
         for hole in missing:
             on_hole(hole)
-        wanted = [one for one in chunks if one.name.end >= begin and one.name.start < until]
-        async for found in self._contents(list(_groups(wanted)), where, begin, until):
-            for hole in found.holes:
+        selected = [
+            chunk for chunk in chunks if chunk.name.end >= begin and chunk.name.start < until
+        ]
+        async for contents in self._contents(list(_groups(selected)), where, begin, until):
+            for hole in contents.holes:
                 on_hole(hole)
-            for _, event in sorted(found.events.items()):
+            for _, event in sorted(contents.events.items()):
                 yield event
 
     async def _contents(
@@ -156,41 +158,41 @@ class Archive:
         self, group: Sequence[_Chunk], where: EventFilter, start: datetime, end: datetime
     ) -> _Contents:
         """Read chunks that overlap, because two archivers ran; mostly it is one."""
-        found, intact = _Contents(), list[ChunkName]()
+        contents, intact = _Contents(), list[ChunkName]()
         for chunk in group:
-            one = await self._read_chunk(chunk, where, start, end)
-            found.events.update(one.events)
-            found.holes += one.holes
-            if not one.holes:
+            chunk_contents = await self._read_chunk(chunk, where, start, end)
+            contents.events.update(chunk_contents.events)
+            contents.holes += chunk_contents.holes
+            if not chunk_contents.holes:
                 intact.append(chunk.name)
-        found.holes = [hole for hole in found.holes if not _is_covered(hole, intact)]
-        return found
+        contents.holes = [hole for hole in contents.holes if not _is_covered(hole, intact)]
+        return contents
 
     async def _read_chunk(
         self, chunk: _Chunk, where: EventFilter, start: datetime, end: datetime
     ) -> _Contents:
-        found = _Contents()
+        contents = _Contents()
         try:
-            await self._read_members(chunk, found, where, (start, end))
+            await self._read_members(chunk, contents, where, (start, end))
         except (ChunkDamaged, ObjectGone) as e:
-            found.holes.append(_damage(chunk, str(e)))
-        return found
+            contents.holes.append(_damage(chunk, str(e)))
+        return contents
 
     async def _read_members(
         self,
         chunk: _Chunk,
-        found: _Contents,
+        contents: _Contents,
         where: EventFilter,
         span: tuple[datetime, datetime],
     ) -> None:
         index, tail = await self._index(chunk)
-        wanted = [one for one in index.members if where.may_match(one.first, one.last)]
-        for run in _runs(wanted):
+        members = [member for member in index.members if where.may_match(member.first, member.last)]
+        for run in _runs(members):
             begin, until = run[0].offset, run[-1].offset + run[-1].length
             data = await self._bytes(chunk, begin, until, tail)
             some = await asyncio.to_thread(_decode, chunk, run, data, where, span)
-            found.events.update(some.events)
-            found.holes += some.holes
+            contents.events.update(some.events)
+            contents.holes += some.holes
 
     async def _index(self, chunk: _Chunk) -> tuple[Index, bytes]:
         """The index, and the bytes from the end of the chunk that were read for it."""
@@ -201,7 +203,7 @@ class Archive:
             raise ChunkDamaged("the position of its index is outside of it")
         data = await self._bytes(chunk, position, chunk.size, tail)
         index = read_index(data)
-        if any(not _is_inside(one, position) for one in index.members):
+        if any(not _is_inside(member, position) for member in index.members):
             raise ChunkDamaged("its index names a member outside of it")
         return index, tail
 
@@ -213,13 +215,13 @@ class Archive:
 
     async def _chunks(self, start: datetime, end: datetime) -> list[_Chunk]:
         """The chunks from start to end, with those right before and after, in order."""
-        found = list[_Chunk]()
+        chunks = list[_Chunk]()
         for stream in await self._store.folders(ROOT):
             for day in _days(await self._store.folders(f"{ROOT}/{stream}"), start, end):
                 for path, size in await self._store.list(folder_of(stream, day)):
                     if (name := read_name(path)) is not None:
-                        found.append(_Chunk(name, path, size))
-        return sorted(found, key=_order)
+                        chunks.append(_Chunk(name, path, size))
+        return sorted(chunks, key=_order)
 
 
 def _order(chunk: _Chunk) -> tuple[tuple[str, int], int, int]:
@@ -239,12 +241,12 @@ def _days(folders: Sequence[str], start: datetime, end: datetime) -> list[date]:
 def _groups(chunks: Sequence[_Chunk]) -> Iterator[list[_Chunk]]:
     """Chunks whose sequences overlap, together."""
     group, last = list[_Chunk](), 0
-    for one in chunks:
-        if group and (one.name.stream != group[0].name.stream or one.name.first > last):
+    for chunk in chunks:
+        if group and (chunk.name.stream != group[0].name.stream or chunk.name.first > last):
             yield group
             group, last = [], 0
-        group.append(one)
-        last = max(last, one.name.last)
+        group.append(chunk)
+        last = max(last, chunk.name.last)
     if group:
         yield group
 
@@ -256,11 +258,11 @@ def _is_inside(member: Member, end: int) -> bool:
 def _runs(members: Sequence[Member]) -> Iterator[list[Member]]:
     """Members that are read with one request."""
     run = list[Member]()
-    for one in members:
-        if run and one.offset - (run[-1].offset + run[-1].length) > _GAP:
+    for member in members:
+        if run and member.offset - (run[-1].offset + run[-1].length) > _GAP:
             yield run
             run = []
-        run.append(one)
+        run.append(member)
     if run:
         yield run
 
@@ -272,7 +274,7 @@ def _decode(
     where: EventFilter,
     span: tuple[datetime, datetime],
 ) -> _Contents:
-    found = _Contents()
+    contents = _Contents()
     start = run[0].offset
     for member in run:
         begin = member.offset - start
@@ -283,17 +285,17 @@ def _decode(
             problem, lines = e, []
         for line in lines:
             try:
-                _take(found, line, where, span, chunk.name.stream)
+                _take(contents, line, where, span, chunk.name.stream)
             except msgspec.DecodeError as e:
                 problem = problem or e  # the other lines are of other events
         if problem is not None:
             objects = " to ".join("/".join(key) for key in (member.first, member.last))
-            found.holes.append(_damage(chunk, f"{problem}; objects {objects}"))
-    return found
+            contents.holes.append(_damage(chunk, f"{problem}; objects {objects}"))
+    return contents
 
 
 def _take(
-    found: _Contents,
+    contents: _Contents,
     line: bytes,
     where: EventFilter,
     span: tuple[datetime, datetime],
@@ -306,7 +308,7 @@ def _take(
         return
     event = read_line(line)
     if where.matches(key_of(event)):
-        found.events[sequence] = StoredEvent(event, sequence, stored_at, stream)
+        contents.events[sequence] = StoredEvent(event, sequence, stored_at, stream)
 
 
 def _damage(chunk: _Chunk, problem: str) -> Hole:
@@ -317,10 +319,10 @@ def _damage(chunk: _Chunk, problem: str) -> Hole:
 
 def _is_covered(hole: Hole, intact: Sequence[ChunkName]) -> bool:
     first, last = hole.first or 0, hole.last or 0
-    return any(one.first <= first and last <= one.last for one in intact)
+    return any(chunk.first <= first and last <= chunk.last for chunk in intact)
 
 
 def _inner_holes(chunks: Sequence[_Chunk], start: datetime, end: datetime) -> list[Hole]:
     """The holes between chunks: an open end of the span has none."""
-    found = find_coverage([one.name for one in chunks], start, end).holes
-    return [hole for hole in found if hole.reason in (Reason.MISSING, Reason.REPLACED)]
+    holes = find_coverage([chunk.name for chunk in chunks], start, end).holes
+    return [hole for hole in holes if hole.reason in (Reason.MISSING, Reason.REPLACED)]

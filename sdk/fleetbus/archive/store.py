@@ -116,12 +116,12 @@ class ArchiveStore:
         if start == end:
             return b""
         try:
-            found = await obstore.get_range_async(self._store, path, start=start, end=end)
+            data = await obstore.get_range_async(self._store, path, start=start, end=end)
         except FileNotFoundError:
             raise ObjectGone(f"{path} is gone") from None
         except Exception as e:  # noqa: BLE001 -- as above
             raise _translate("cannot read", path, e) from None
-        return found.to_bytes()
+        return data.to_bytes()
 
     async def list(self, folder: str) -> list[Stored]:
         """List all objects below a folder, sorted by path.
@@ -131,13 +131,13 @@ class ArchiveStore:
         """
         import obstore  # noqa: PLC0415 -- optional, and slow to load
 
-        found = list[Stored]()
+        entries = list[Stored]()
         try:
             async for page in obstore.list(self._store, folder, chunk_size=1000):
-                found += [Stored(str(one["path"]), int(one["size"])) for one in page]
+                entries += [Stored(str(entry["path"]), int(entry["size"])) for entry in page]
         except Exception as e:  # noqa: BLE001 -- as above
             raise _translate("cannot list", folder, e) from None
-        return sorted(found)
+        return sorted(entries)
 
     async def folders(self, folder: str) -> list[str]:
         """List the folders right below one, sorted, by their names.
@@ -148,10 +148,12 @@ class ArchiveStore:
         import obstore  # noqa: PLC0415 -- optional, and slow to load
 
         try:
-            found = await obstore.list_with_delimiter_async(self._store, folder)
+            listing = await obstore.list_with_delimiter_async(self._store, folder)
         except Exception as e:  # noqa: BLE001 -- as above
             raise _translate("cannot list", folder, e) from None
-        return sorted(str(path).rstrip("/").rsplit("/", 1)[-1] for path in found["common_prefixes"])
+        return sorted(
+            str(path).rstrip("/").rsplit("/", 1)[-1] for path in listing["common_prefixes"]
+        )
 
     async def delete(self, paths: Sequence[str]) -> None:
         """Delete objects; those that are gone already do not matter.
@@ -265,19 +267,19 @@ def _read_file(path: pathlib.Path) -> str:
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as e:
-        said = e.strerror if isinstance(e, OSError) else "not text in UTF-8"
-        raise ConfigError(f"{path}: {said}") from None
+        reason = e.strerror if isinstance(e, OSError) else "not text in UTF-8"
+        raise ConfigError(f"{path}: {reason}") from None
 
 
 def _sync(root: pathlib.Path, path: pathlib.Path) -> None:
     """Write a file and the folders that lead to it through to the disk."""
-    for one in (path, *path.parents):
-        descriptor = os.open(one, os.O_RDONLY)
+    for place in (path, *path.parents):
+        descriptor = os.open(place, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        if one == root:
+        if place == root:
             return
 
 
@@ -287,24 +289,24 @@ def _remove_partial(root: pathlib.Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _translate(what: str, path: str, error: Exception) -> ArchiveError:
+def _translate(action: str, path: str, error: Exception) -> ArchiveError:
     name = read_name(path)
     # Logs hide long strings of digits, as they may be secrets.
-    shown = path if name is None else f"sequences {name.first} to {name.last}"
-    return ArchiveError(f"{what} {shown}: {_brief(error)}")
+    subject = path if name is None else f"sequences {name.first} to {name.last}"
+    return ArchiveError(f"{action} {subject}: {_brief(error)}")
 
 
 def _brief(error: Exception) -> str:
     """The reason, without the server's answer: it may quote tokens and signatures."""
     text = str(error) or type(error).__name__
-    if found := _OUR_OWN.search(text):
-        return found[1]
+    if match := _OUR_OWN.search(text):
+        return match[1]
     status, code = _STATUS.search(text), _CODE.search(text)
     if status or code:
         return " ".join(filter(None, [status and status[0].strip(), code and code[1]]))
-    for kind, said in _REFUSED:
+    for kind, reason in _REFUSED:
         if type(error).__name__.startswith(kind):
-            return said
+            return reason
     first = _ELAPSED.sub("", text.split("\n", 1)[0])[:_ERROR_AT_MOST]
     cause = _SYSTEM.search(text)
     return f"{first}: {cause[1]}" if cause is not None and cause[1] not in first else first

@@ -82,7 +82,7 @@ class Buffer(Protocol):
         """Seconds until `take` may return a batch without any `add` or `done`; or infinite."""
         ...
 
-    def add(self, one: Buffered) -> Buffered | None:
+    def add(self, buffered: Buffered) -> Buffered | None:
         """Add a message; return one that need not be handled any more and can be acknowledged."""
         ...
 
@@ -117,10 +117,10 @@ class FifoBuffer:
         """See `Buffer`."""
         return _CAPACITY - len(self._waiting) if self._bytes < BYTES else 0
 
-    def add(self, one: Buffered) -> None:
+    def add(self, buffered: Buffered) -> None:
         """See `Buffer`."""
-        self._waiting.append(one)
-        self._bytes += one.size
+        self._waiting.append(buffered)
+        self._bytes += buffered.size
 
     def take(self) -> Sequence[Buffered]:
         """See `Buffer`."""
@@ -128,9 +128,9 @@ class FifoBuffer:
 
     def done(self, batch: Sequence[Buffered]) -> None:
         """See `Buffer`."""
-        for one in batch:
+        for buffered in batch:
             self._waiting.popleft()
-            self._bytes -= one.size
+            self._bytes -= buffered.size
 
     def unhandled(self) -> Sequence[Buffered]:
         """See `Buffer`."""
@@ -194,25 +194,25 @@ class FairBuffer:
         resting = (q.cooldown_until for q in self._queues.values() if q.slots and not q.is_busy)
         return max(0.0, min(resting, default=inf) - now)
 
-    def add(self, one: Buffered) -> Buffered | None:
+    def add(self, buffered: Buffered) -> Buffered | None:
         """See `Buffer`."""
-        cluster, key = _place(one)
+        cluster, key = _place(buffered)
         queue = self._queues.setdefault(cluster, _Queue())
         queue.received_at = time.monotonic()
-        held = queue.slots.get(queue.newest.get(key, 0))
-        if held is not None and (loser := self._superseded(held, one)) is not None:
-            if loser is held:
-                queue.slots[queue.newest[key]] = one
-                self._bytes += one.size - held.size
+        queued = queue.slots.get(queue.newest.get(key, 0))
+        if queued is not None and (loser := self._superseded(queued, buffered)) is not None:
+            if loser is queued:
+                queue.slots[queue.newest[key]] = buffered
+                self._bytes += buffered.size - queued.size
             self._on_superseded()
             return loser
         if not queue.slots and not queue.is_busy:
             queue.served = max(queue.served, self._served)
         self._slot += 1
-        queue.slots[self._slot] = one
+        queue.slots[self._slot] = buffered
         queue.newest[key] = self._slot
         self._held += 1
-        self._bytes += one.size
+        self._bytes += buffered.size
         return None
 
     def take(self) -> Sequence[Buffered]:
@@ -234,7 +234,7 @@ class FairBuffer:
     def done(self, batch: Sequence[Buffered]) -> None:
         """See `Buffer`."""
         now = time.monotonic()
-        for cluster in {_place(one)[0] for one in batch}:
+        for cluster in {_place(buffered)[0] for buffered in batch}:
             queue = self._queues[cluster]
             queue.is_busy = False
             if (
@@ -245,46 +245,46 @@ class FairBuffer:
                 queue.cooldown_until = now + min(
                     COOLDOWN_FACTOR * (now - queue.taken_at), MAX_COOLDOWN.total_seconds()
                 )
-        for one in batch:
-            del self._taken[id(one)]
-            self._bytes -= one.size
+        for buffered in batch:
+            del self._taken[id(buffered)]
+            self._bytes -= buffered.size
         self._held -= len(batch)
         self._forget_idle()
 
     def unhandled(self) -> Sequence[Buffered]:
         """See `Buffer`."""
-        waiting = [one for queue in self._queues.values() for one in queue.slots.values()]
+        waiting = [buffered for queue in self._queues.values() for buffered in queue.slots.values()]
         return [*self._taken.values(), *waiting]
 
     def _serve(self, queue: _Queue, most: int) -> list[Buffered]:
         slots = list(islice(queue.slots, most))
-        found = [queue.slots.pop(slot) for slot in slots]
-        for slot, one in zip(slots, found, strict=True):
+        messages = [queue.slots.pop(slot) for slot in slots]
+        for slot, buffered in zip(slots, messages, strict=True):
             # Otherwise a queue that never empties would remember every object it has ever seen.
-            if queue.newest[key := _place(one)[1]] == slot:
+            if queue.newest[key := _place(buffered)[1]] == slot:
                 del queue.newest[key]
-        self._taken |= {id(one): one for one in found}
+        self._taken |= {id(buffered): buffered for buffered in messages}
         self._served = max(self._served, queue.served)
-        queue.served += len(found)
+        queue.served += len(messages)
         queue.is_busy, queue.taken_at = True, time.monotonic()
-        return found
+        return messages
 
-    def _superseded(self, held: Buffered, new: Buffered) -> Buffered | None:
+    def _superseded(self, queued: Buffered, new: Buffered) -> Buffered | None:
         """The one of two messages of an object that the other makes superfluous, if any.
 
         They need not arrive in the order of their versions: the bus redelivers (rule B5), and two
         replicas of a watcher are not equally fast.
         """
-        one, other = held.delivery.message, new.delivery.message
-        if not (isinstance(one, Event) and isinstance(other, Event)):
+        current, other = queued.delivery.message, new.delivery.message
+        if not (isinstance(current, Event) and isinstance(other, Event)):
             return None
-        if (one.uid, one.incarnation) != (other.uid, other.incarnation):
+        if (current.uid, current.incarnation) != (other.uid, other.incarnation):
             return None
-        first, second = one.resource_version, other.resource_version
+        first, second = current.resource_version, other.resource_version
         if first == second or not (is_comparable(first) and is_comparable(second)):
             return None
         is_in_order = version_key(first) < version_key(second)
-        older, newer, loser = (one, other, held) if is_in_order else (other, one, new)
+        older, newer, loser = (current, other, queued) if is_in_order else (other, current, new)
         # A deletion is never skipped, and a list does not replace a change, which is more urgent.
         if older.verb not in _STATES or newer.verb not in _CHANGES:
             return None
@@ -301,10 +301,10 @@ class FairBuffer:
             del self._queues[cluster]
 
 
-def _place(one: Buffered) -> tuple[str, Hashable]:
+def _place(buffered: Buffered) -> tuple[str, Hashable]:
     """The cluster and the object of a message; a message of no object is unique."""
-    message = one.delivery.message
+    message = buffered.delivery.message
     if isinstance(message, Event):
         key = (message.group, message.resource, message.namespace, message.name)
         return message.cluster, key
-    return cluster_of(one.delivery.subject), one.delivery.sequence
+    return cluster_of(buffered.delivery.subject), buffered.delivery.sequence

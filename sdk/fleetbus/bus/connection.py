@@ -181,7 +181,7 @@ async def connected(
     nc = _Client()
     nc.access = access
     bus = Bus(nc, failure)
-    shown = access.shown
+    address = access.shown
     callbacks = _Callbacks(bus, failure, name=name, access=access, is_patient=health is not None)
     if health is not None:
         health.ready_when("nats", bus.trouble)
@@ -194,7 +194,7 @@ async def connected(
             await opening
         except nats.errors.Error as e:
             # Not `from e`: its cause is a ValueError that quotes the address.
-            raise BusError(f"NATS at {shown}: {e}") from None
+            raise BusError(f"NATS at {address}: {e}") from None
         bus.mark_connected(again=False)
         yield bus
     finally:

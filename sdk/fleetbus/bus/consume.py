@@ -179,10 +179,12 @@ class Consumer:
     async def _work(self, batch: Sequence[Buffered]) -> None:
         """Handle one batch and acknowledge it."""
         failed = await self._handle_until_done(batch)
-        for one in batch:
+        for buffered in batch:
             # TERM: a rejected message is not delivered again (rule B18).
-            body = _ACK if one.delivery.message is not None else _TERM
-            self._ack(one.reply, _again(one) if one.delivery.sequence in failed else body)
+            body = _ACK if buffered.delivery.message is not None else _TERM
+            self._ack(
+                buffered.reply, _again(buffered) if buffered.delivery.sequence in failed else body
+            )
         self._buffer.done(batch)
         self._batches += 1
         self._report_turn(batch)
@@ -200,7 +202,7 @@ class Consumer:
 
         Only a consumer that gets on with its work does so, however slow it is.
         """
-        waiting = [one.reply for one in self._buffer.unhandled()]
+        waiting = [buffered.reply for buffered in self._buffer.unhandled()]
         if self._batches:
             for reply in waiting:
                 if reply in self._waiting:
@@ -233,13 +235,13 @@ class Consumer:
 
     async def _nak_unhandled(self) -> None:
         """Negatively acknowledge the rest, so that nobody has to wait for the AckWait."""
-        for one in self._buffer.unhandled():
-            self._ack(one.reply, _NAK)
+        for buffered in self._buffer.unhandled():
+            self._ack(buffered.reply, _NAK)
         await self._send_acks()
 
     async def _handle_until_done(self, batch: Sequence[Buffered]) -> AbstractSet[int]:
         """Handle a batch; returns the sequences that are to come again."""
-        deliveries = [one.delivery for one in batch]
+        deliveries = [buffered.delivery for buffered in batch]
         pauses = Pauses(FIRST_RETRY, RETRY_PAUSE)
         while True:
             try:
@@ -255,9 +257,9 @@ class Consumer:
                 return frozenset()
 
     def _log_failure(self, error: Exception) -> None:
-        kind, said = type(error).__name__, str(error)
-        if self._log_once.should_log(f"{kind} {said}"):
-            log.warning("batch_failed", durable=self._durable, error=said, error_type=kind)
+        kind, message = type(error).__name__, str(error)
+        if self._log_once.should_log(f"{kind} {message}"):
+            log.warning("batch_failed", durable=self._durable, error=message, error_type=kind)
 
     def _forget_lost_pulls(self) -> None:
         """Forget pulls that the server does not know any more after a reconnect."""
@@ -314,8 +316,8 @@ class Consumer:
             self._pauses.reset()
         left = headers.get("Nats-Pending-Messages", "")
         # Other pulls may still be open; only the rest of this one will not come.
-        rest = int(left) if left.isdigit() and not self._missing else self._outstanding
-        self._outstanding = max(0, self._outstanding - rest)
+        remaining = int(left) if left.isdigit() and not self._missing else self._outstanding
+        self._outstanding = max(0, self._outstanding - remaining)
 
 
 async def _uncancelled(step: Awaitable[None]) -> None:
@@ -328,9 +330,9 @@ async def _uncancelled(step: Awaitable[None]) -> None:
         raise RuntimeError("the handler ended as cancelled") from e
 
 
-def _again(one: Buffered) -> bytes:
+def _again(buffered: Buffered) -> bytes:
     """Ask for a message again, later with every time that it came."""
-    tokens = one.reply.split(".")
+    tokens = buffered.reply.split(".")
     times = int(tokens[4] if len(tokens) == _OLD_TOKENS else tokens[6])
     delay = pause_of(times, *_AGAIN_AFTER)
     return b'-NAK {"delay": %d}' % (delay.total_seconds() * _NANOSECONDS)
@@ -340,10 +342,10 @@ def _read(msg: Msg) -> Delivery:
     # Like nats-py's `metadata` in a ninth of the time; newer servers add domain and account.
     tokens = msg.reply.split(".")
     sequence = int(tokens[5] if len(tokens) == _OLD_TOKENS else tokens[7])
-    found = msg.headers or {}
+    headers = msg.headers or {}
     try:
-        message = admit(msg.subject, found, msg.data, now_ms=now_ms())
+        message = admit(msg.subject, headers, msg.data, now_ms=now_ms())
     except MalformedMessage as e:
         ahead = e.number if isinstance(e, TooFarAhead) else 0
-        return Delivery(None, sequence, msg.subject, found, str(e), ahead)
-    return Delivery(message, sequence, msg.subject, found)
+        return Delivery(None, sequence, msg.subject, headers, str(e), ahead)
+    return Delivery(message, sequence, msg.subject, headers)

@@ -232,31 +232,31 @@ def _limits_of(config: Mapping[str, Any]) -> StreamLimits:
     )
 
 
-async def _ensure(bus: Bus, wanted: Mapping[str, Any], **at_creation: bool) -> dict[str, Any]:
+async def _ensure(bus: Bus, settings: Mapping[str, Any], **at_creation: bool) -> dict[str, Any]:
     await check_jetstream(bus)
-    name = str(wanted["name"])
+    name = str(settings["name"])
     info = await stream_info(bus, name)
     if info is None:
-        info = await _create(bus, {**wanted, **at_creation})
+        info = await _create(bus, {**settings, **at_creation})
         log.info("stream_created", stream=name)
-    check_echo(f"stream {name}", wanted, cast("dict[str, Any]", info["config"]))
+    check_echo(f"stream {name}", settings, cast("dict[str, Any]", info["config"]))
     return info
 
 
-async def _create(bus: Bus, wanted: Mapping[str, Any]) -> dict[str, Any]:
+async def _create(bus: Bus, settings: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return await call_jetstream(bus, f"STREAM.CREATE.{wanted['name']}", wanted)
+        return await call_jetstream(bus, f"STREAM.CREATE.{settings['name']}", settings)
     except ApiError as e:
         if e.code != _NO_CLUSTER:
             raise
         raise Misconfigured(
-            f"stream {wanted['name']}: {wanted['num_replicas']} replicas need a cluster of"
+            f"stream {settings['name']}: {settings['num_replicas']} replicas need a cluster of"
             " nats-servers, and this server is in none: set FLEETBUS_RECONCILER_BUS_REPLICAS=1,"
             " or run NATS as a cluster"
         ) from e
 
 
-def check_echo(what: str, wanted: Mapping[str, Any], echoed: Mapping[str, Any]) -> None:
+def check_echo(subject: str, settings: Mapping[str, Any], echoed: Mapping[str, Any]) -> None:
     """Compare every requested field with the server's configuration.
 
     An old server ignores unknown fields, and an existing stream may be configured differently.
@@ -264,12 +264,12 @@ def check_echo(what: str, wanted: Mapping[str, Any], echoed: Mapping[str, Any]) 
     Raises:
         Misconfigured: one differs; both values are in the message.
     """
-    for field, value in wanted.items():
+    for field, value in settings.items():
         # The server omits values that are false, zero or empty.
-        found = echoed.get(field, type(value)())
-        if found != value:
+        actual = echoed.get(field, type(value)())
+        if actual != value:
             raise Misconfigured(
-                f"{what}: field {field} is {found!r}, and {value!r} is needed; {_OWNERSHIP_DOC}"
+                f"{subject}: field {field} is {actual!r}, and {value!r} is needed; {_OWNERSHIP_DOC}"
             )
 
 

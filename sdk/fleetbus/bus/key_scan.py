@@ -30,10 +30,10 @@ async def scan_keys(bus: Bus, prefix: str) -> dict[str, Entry]:
         NoAnswer: no answer in time.
         BusError: the server refused.
     """
-    found: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     async for page in scan_pages(bus, prefix):
-        found.update(page)
-    return found
+        entries.update(page)
+    return entries
 
 
 async def scan_pages(bus: Bus, prefix: str) -> AsyncGenerator[dict[str, Entry]]:

@@ -162,8 +162,8 @@ def _check_version(version: str) -> None:
     Raises:
         TooOldError: it is too old, or names no version.
     """
-    found = _VERSION.match(version)
-    if found is None or (int(found[1]), int(found[2])) < SERVER_FLOOR:
+    match = _VERSION.match(version)
+    if match is None or (int(match[1]), int(match[2])) < SERVER_FLOOR:
         floor = ".".join(map(str, SERVER_FLOOR))
         raise TooOldError(
             f"runs nats-server {version}, which is too old: {floor} is needed, because it would"

@@ -50,18 +50,18 @@ class RecentRevisions:
         self._seen.pop(key, None)
         self._seen[key] = _Seen(revision, now, may_be_deleted)
 
-    def is_outdated(self, key: str, found: int) -> bool:
+    def is_outdated(self, key: str, revision: int) -> bool:
         """Whether a newer revision was seen than a read found; 0 if it found none at all."""
         self._drop_old(self._clock())
-        seen = self._seen.get(key)
-        return seen is not None and found < seen.revision
+        latest = self._seen.get(key)
+        return latest is not None and revision < latest.revision
 
-    def is_any_outdated(self, prefix: str, found: Mapping[str, int]) -> bool:
-        """Whether that is so for a key below a prefix; `found` has those that are not deleted."""
+    def is_any_outdated(self, prefix: str, revisions: Mapping[str, int]) -> bool:
+        """Whether that is so for a key below a prefix; `revisions` has those that exist."""
         self._drop_old(self._clock())
         return any(
-            not seen.may_be_deleted if key not in found else found[key] < seen.revision
-            for key, seen in self._seen.items()
+            not latest.may_be_deleted if key not in revisions else revisions[key] < latest.revision
+            for key, latest in self._seen.items()
             if key.startswith(f"{prefix}.")
         )
 

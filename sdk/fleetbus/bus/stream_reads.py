@@ -179,17 +179,17 @@ async def last_messages(
         NoAnswer: no answer in time.
         BusError: the server refused, for instance because one of them matches too many.
     """
-    found: list[StoredMessage] = []
+    collected: list[StoredMessage] = []
     parts = _Parts(subjects)
 
     async def read() -> None:
-        while part := parts.take():
-            messages = await _last_of(bus, stream, part, until)
-            parts.adapt(len(part), len(messages))
-            found.extend(messages)
+        while batch := parts.take():
+            messages = await _last_of(bus, stream, batch, until)
+            parts.adapt(len(batch), len(messages))
+            collected.extend(messages)
 
     await asyncio.gather(*(read() for _ in range(_AT_A_TIME)))
-    return found
+    return collected
 
 
 async def _last_of(
@@ -203,15 +203,15 @@ async def _last_of(
     if until is not None:
         # A server looks for the first message at or after this time, and takes what is before it.
         request["up_to_time"] = rfc3339(until)
-    found: list[StoredMessage] = []
+    messages: list[StoredMessage] = []
     while True:
-        before = len(found)
+        before = len(messages)
         end = await direct_get(
             bus,
             stream,
             request,
             f"the last messages of {len(subjects)} subjects",
-            lambda message, headers: found.append(_stored(message, headers)),
+            lambda message, headers: messages.append(_stored(message, headers)),
             within=_LONGEST,
         )
         if end.get("Status") == _TOO_MANY and len(subjects) > 1:
@@ -219,12 +219,12 @@ async def _last_of(
             first = await _last_of(bus, stream, subjects[:half], until)
             return first + await _last_of(bus, stream, subjects[half:], until)
         if not pending_after(stream, end):
-            return found
-        if len(found) == before:
+            return messages
+        if len(messages) == before:
             raise BusError(f"a batched get of {stream} returned nothing of what is left")
         # The rest, up to where the first answer looked: the last messages of then.
         request.pop("up_to_time", None)
-        request["seq"] = found[-1].sequence + 1
+        request["seq"] = messages[-1].sequence + 1
         request["up_to_seq"] = int(end["Nats-UpTo-Sequence"])
 
 
@@ -244,9 +244,9 @@ class _Parts:
             if size > _MOST_SUBJECT_BYTES and end > self._start:
                 break
             end += 1
-        part = self._subjects[self._start : end]
+        batch = self._subjects[self._start : end]
         self._start = end
-        return part
+        return batch
 
     def adapt(self, subjects: int, messages: int) -> None:
         """Choose the size of the next part."""
@@ -268,7 +268,7 @@ async def direct_get(
     bus: Bus,
     stream: str,
     request: Mapping[str, Any],
-    what: str,
+    subject: str,
     take: Callable[[Msg, Mapping[str, str]], None],
     *,
     within: timedelta = REQUEST_TIMEOUT,
@@ -293,7 +293,7 @@ async def direct_get(
             await bus.publish(f"$JS.API.DIRECT.GET.{stream}", orjson.dumps(request), reply=inbox)
             return await ended
     except (TimeoutError, nats.errors.Error) as e:
-        raise NoAnswer(f"no answer for {what}: {e or type(e).__name__}") from e
+        raise NoAnswer(f"no answer for {subject}: {e or type(e).__name__}") from e
 
 
 def pending_after(stream: str, end: Mapping[str, str]) -> int:

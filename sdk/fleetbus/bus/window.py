@@ -171,10 +171,10 @@ class Window:
         tokens = tuple([self._enter(entry) for entry in entries])
         self._count += 1
         token = str(self._count)
-        made = Batch(f"{self.inbox.split('.')[-2]}-{token}", tokens, now)
-        self._batches[token] = made
+        new_batch = Batch(f"{self.inbox.split('.')[-2]}-{token}", tokens, now)
+        self._batches[token] = new_batch
         self._wake()
-        await self._send_batch(token, made)
+        await self._send_batch(token, new_batch)
 
     async def send(self, subject: str, body: bytes, headers: dict[str, str]) -> Ack:
         """Publish one message and wait for its outcome."""
@@ -221,26 +221,26 @@ class Window:
         if task is not None and task.cancelling() > cancelled:
             raise asyncio.CancelledError
 
-    async def _send_batch(self, token: str, made: Batch) -> None:
+    async def _send_batch(self, token: str, new_batch: Batch) -> None:
         is_out = False
         try:
             # A message that is itself at fault fails again when it is sent alone.
             with suppress(nats.errors.Error):
-                is_out = await self._send_parts(token, made)
+                is_out = await self._send_parts(token, new_batch)
         finally:
             if not is_out:
-                self._send_singly(made)
+                self._send_singly(new_batch)
 
-    async def _send_parts(self, token: str, made: Batch) -> bool:
+    async def _send_parts(self, token: str, new_batch: Batch) -> bool:
         """Whether all were sent; stops if one was sent singly in the meantime."""
         task = asyncio.current_task()
         cancelled = task.cancelling() if task is not None else 0
-        for position, part in enumerate(made.tokens, 1):
-            entry = self._pending.get(part)
-            if entry is None or entry.sent != made.sent:
+        for position, entry_token in enumerate(new_batch.tokens, 1):
+            entry = self._pending.get(entry_token)
+            if entry is None or entry.sent != new_batch.sent:
                 return False  # overdue, or the connection is new
-            reply = self.inbox + token if position == len(made.tokens) else ""
-            headers = batch.batch_headers(made, position, entry.headers)
+            reply = self.inbox + token if position == len(new_batch.tokens) else ""
+            headers = batch.batch_headers(new_batch, position, entry.headers)
             await self._bus.nc.publish(entry.subject, entry.body, reply, headers)
             if task is not None and task.cancelling() > cancelled:
                 raise asyncio.CancelledError
@@ -313,20 +313,20 @@ class Window:
         self._overdue.set()
 
     def _on_batch_ack(self, token: str, answer: bytes) -> None:
-        made = self._batches.pop(token, None)
-        if made is None:
+        acked_batch = self._batches.pop(token, None)
+        if acked_batch is None:
             return
-        count = len(made.tokens)
-        self._pace.note(self._loop.time(), made.sent, len(self._pending), count)
+        count = len(acked_batch.tokens)
+        self._pace.note(self._loop.time(), acked_batch.sent, len(self._pending), count)
         ack = read_ack(answer)
-        if ack.error is None and batch.is_whole(made, answer):
-            for position, part in enumerate(made.tokens, 1):
-                self._settle(part, Ack(seq=ack.seq - count + position))
+        if ack.error is None and batch.is_whole(acked_batch, answer):
+            for position, entry_token in enumerate(acked_batch.tokens, 1):
+                self._settle(entry_token, Ack(seq=ack.seq - count + position))
             return
         self._on_batch_refused(
             ack.error or ApiRefusal(PERMANENT, batch.UNKNOWN, "the server does not support batches")
         )
-        self._send_singly(made)
+        self._send_singly(acked_batch)
 
     def _on_batch_refused(self, refusal: ApiRefusal) -> None:
         if refusal.err_code == batch.TOO_MANY:
@@ -337,10 +337,10 @@ class Window:
                 self._has_logged_refusal = True
                 log.warning("batches_refused", error=refusal.description, effect="sent singly")
 
-    def _send_singly(self, made: Batch) -> None:
-        for part in made.tokens:
-            entry = self._pending.get(part)
-            if entry is not None and entry.sent == made.sent:
+    def _send_singly(self, new_batch: Batch) -> None:
+        for entry_token in new_batch.tokens:
+            entry = self._pending.get(entry_token)
+            if entry is not None and entry.sent == new_batch.sent:
                 entry.sent = float("-inf")
         self._overdue.set()
 
@@ -398,8 +398,8 @@ class Window:
 
     def _forget_batches(self) -> None:
         """Drop batches without an answer whose messages are all settled."""
-        for token, made in tuple(self._batches.items()):
-            if not any(part in self._pending for part in made.tokens):
+        for token, pending_batch in tuple(self._batches.items()):
+            if not any(entry_token in self._pending for entry_token in pending_batch.tokens):
                 del self._batches[token]
 
     async def _resend(self) -> None:
@@ -440,11 +440,11 @@ class Gathering:
 
     async def flush(self) -> None:
         """Send the messages that are held back."""
-        held, self._held, self._size = self._held, [], 0
-        if len(held) >= _FEW:
-            await self._window.publish_batch(held)
+        messages, self._held, self._size = self._held, [], 0
+        if len(messages) >= _FEW:
+            await self._window.publish_batch(messages)
             return
-        for message in held:
+        for message in messages:
             await self._window.publish(*message)
 
 

@@ -49,9 +49,9 @@ class SecretReader:
 
     def read(self, place: Place, secret: Object) -> Access:
         """The access data in the Secret at this place."""
-        known = self._known.get(place)
-        if known is not None and _is_same(known[0], secret):
-            return known[1]
+        cached = self._known.get(place)
+        if cached is not None and _is_same(cached[0], secret):
+            return cached[1]
         config, problem = self._read("/".join(place), secret)
         if config is not None:
             config = replace(config, renew=Renewal(partial(self._read_anew, place)))
@@ -105,10 +105,10 @@ class Renewal:
             return None
 
 
-def _is_same(known: Object, secret: Object) -> bool:
+def _is_same(cached: Object, secret: Object) -> bool:
     now = mapping(secret, "metadata")
     version = now.get("resourceVersion")
-    return bool(version) and (known.get("uid"), known.get("resourceVersion")) == (
+    return bool(version) and (cached.get("uid"), cached.get("resourceVersion")) == (
         now.get("uid"),
         version,
     )

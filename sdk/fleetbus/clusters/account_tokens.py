@@ -74,20 +74,20 @@ def limited_server(admin: KubeConfig, server: str, *, insecure: bool) -> dict[st
         ConfigError: the kubeconfig is incomplete, or its CA file cannot be read.
     """
     fields = cluster_fields(admin)
-    found = {"server": server or string(fields, "server")}
+    section = {"server": server or string(fields, "server")}
     for name in ("tls-server-name", "proxy-url"):
         if value := string(fields, name):
-            found[name] = value
+            section[name] = value
     if insecure:
-        return found
+        return section
     if fields.get("insecure-skip-tls-verify"):
         raise ConfigError(
             f"{admin.source}: it leaves the certificate of the API server unverified; give it a"
             " certificate-authority, or join with --insecure"
         )
     if authority := _authority(admin, fields):
-        found["certificate-authority-data"] = authority
-    return found
+        section["certificate-authority-data"] = authority
+    return section
 
 
 def _authority(admin: KubeConfig, fields: dict[str, Any]) -> str:
@@ -177,5 +177,5 @@ def _token(document: str) -> str:
         users = many(mapping(orjson.loads(document)), "users")
     except orjson.JSONDecodeError:
         return ""
-    found = [string(user, "user", "token") for user in users]
-    return found[0] if len(found) == 1 else ""
+    tokens = [string(user, "user", "token") for user in users]
+    return tokens[0] if len(tokens) == 1 else ""

@@ -60,9 +60,9 @@ class LeaveRecords:
         records = await self._list(hub)
         await self._clear(hub, records, present)
         return frozenset(
-            _name_of(one)
-            for one in records
-            if _name_of(one) not in present and _version_of(one) not in self._stale
+            _name_of(record)
+            for record in records
+            if _name_of(record) not in present and _version_of(record) not in self._stale
         )
 
     async def clear(self, hub: KubeClient, members: Iterable[ClusterInfo]) -> None:
@@ -157,7 +157,7 @@ async def _is_stale(hub: KubeClient, record: Object, member: ClusterInfo) -> boo
     annotations = cast("dict[str, Any]", record["metadata"].get("annotations") or {})
     if LEFT_UID in annotations:
         return bool(annotations[LEFT_UID] != cluster["metadata"]["uid"])
-    times = [str(one["metadata"].get("creationTimestamp", "")) for one in (record, cluster)]
+    times = [str(obj["metadata"].get("creationTimestamp", "")) for obj in (record, cluster)]
     return times[0] < times[1]
 
 

@@ -120,13 +120,13 @@ def _add(
 
 
 def _check(resource: Resource, subresources: frozenset[str]) -> None:
-    plural, found, subresource = resource.plural.partition("/")
+    plural, separator, subresource = resource.plural.partition("/")
     if not is_resource_name(resource.group, plural):
         raise ConfigError(
             f"no rights can be given for {str(resource)!r}: name one resource, like v1/pods"
         )
-    if found and subresource not in subresources:
-        allowed = " and ".join(f"/{one}" for one in sorted(subresources)) or "none"
+    if separator and subresource not in subresources:
+        allowed = " and ".join(f"/{name}" for name in sorted(subresources)) or "none"
         raise ConfigError(
             f"no rights can be given for {str(resource)!r}: of subresources {allowed} may be named"
         )

@@ -79,16 +79,18 @@ async def join(
         AlreadyJoined: the name is taken, or the cluster is a member under another one.
         KubeError: the hub refused.
     """
-    part = _usable(name, replace(config, insecure=insecure, http=http))
-    if (found := await hub.get(CLUSTERS, "", name)) is not None:
-        secret = "/".join(filter(None, place_of_secret(found))) or "of its spec.kubeconfigSecretRef"
+    usable_config = _usable(name, replace(config, insecure=insecure, http=http))
+    if (cluster := await hub.get(CLUSTERS, "", name)) is not None:
+        secret = (
+            "/".join(filter(None, place_of_secret(cluster))) or "of its spec.kubeconfigSecretRef"
+        )
         raise AlreadyJoined(
             f"the name {name!r} is taken: a cluster of the fleet has it; choose another name, or,"
             f" to change that one's credentials, update the Secret {secret}"
         )
-    uid = await _new_uid(hub, name, part) if check else ""
-    secret = _secret(name, namespace, part)
-    await _write(hub, secret, _cluster(name, secret, labels, part, uid))
+    uid = await _new_uid(hub, name, usable_config) if check else ""
+    secret = _secret(name, namespace, usable_config)
+    await _write(hub, secret, _cluster(name, secret, labels, usable_config, uid))
     # After the Cluster: the other way round an absent cluster would be held for a moment.
     await drop_record(hub, name, namespace)
 
@@ -151,17 +153,17 @@ def _usable(name: str, config: KubeConfig) -> KubeConfig:
     if context not in parts:
         named = f"context {context!r} is not one of" if context else "no current-context; name one:"
         raise NotPossible(f"{config.source}: {named} {', '.join(parts) or 'none'}")
-    part = replace(parts[context], own=False)  # as the processes of the fleet see it
+    usable = replace(parts[context], own=False)  # as the processes of the fleet see it
     try:
-        check_access(part)
+        check_access(usable)
     except ConfigError as e:
         raise NotPossible(str(e)) from e
-    if problem := upload_refusal(part):
+    if problem := upload_refusal(usable):
         raise NotPossible(
             f"{problem}: a member's kubeconfig is used inside the hub, so it must contain its"
             " credentials (`kubectl config view --minify --flatten`, or a ServiceAccount's token)"
         )
-    return part
+    return usable
 
 
 async def _new_uid(hub: KubeClient, name: str, config: KubeConfig) -> str:
@@ -219,16 +221,16 @@ def _secret(name: str, namespace: str, config: KubeConfig) -> Object:
 async def _put_secret(hub: KubeClient, namespace: str, secret: Object) -> None:
     """Write the Secret; one of an interrupted join is replaced, any other is not."""
     metadata: dict[str, Any] = secret["metadata"]
-    found = await hub.get(SECRETS, namespace, metadata["name"])
-    if found is None:
+    stored = await hub.get(SECRETS, namespace, metadata["name"])
+    if stored is None:
         await hub.create(SECRETS, secret, field_manager=_MANAGER)
         return
-    if _label(found) != metadata["labels"][JOINED_LABEL]:
+    if _label(stored) != metadata["labels"][JOINED_LABEL]:
         raise NotPossible(
             f"Secret {namespace}/{metadata['name']} exists and was not written by a join:"
             " delete it, if nothing else needs it, or choose another name"
         )
-    await hub.delete(SECRETS, namespace, metadata["name"], uid=found["metadata"]["uid"])
+    await hub.delete(SECRETS, namespace, metadata["name"], uid=stored["metadata"]["uid"])
     await hub.create(SECRETS, secret, field_manager=_MANAGER)
 
 

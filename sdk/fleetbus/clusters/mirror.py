@@ -57,13 +57,13 @@ class Mirror:
         if self.objects is None or place not in self.objects:
             return None
         namespace, name = place
-        found = await self._client.list(
+        objects = await self._client.list(
             self.resource,
             namespace,
             label_selector=self._target.label_selector,
             field_selector=f"metadata.name={name}",
         )
-        return found[0] if found else None
+        return objects[0] if objects else None
 
     async def run(self, changed: asyncio.Event) -> None:
         """Follow the hub for ever; set `changed` after each change."""
@@ -105,13 +105,13 @@ async def discover_on_hub(hub: KubeConfig | None, name: str) -> AsyncGenerator[R
     backoff = ApiBackoff()
     is_reported = False
     async with KubeClient(hub) as client:
-        while (found := await _find_resource(client, name, backoff)) is None:
+        while (resource := await _find_resource(client, name, backoff)) is None:
             if not is_reported and not client.discovery.failed:
                 is_reported = True
                 log.info("hub_does_not_serve", resource=name)
                 yield None
             await asyncio.sleep(backoff.delay().total_seconds())
-        yield found
+        yield resource
 
 
 async def _find_resource(client: KubeClient, name: str, backoff: ApiBackoff) -> Resource | None:
@@ -119,12 +119,12 @@ async def _find_resource(client: KubeClient, name: str, backoff: ApiBackoff) -> 
     while True:
         try:
             await client.discovery.refresh()
-            found = await client.discovery.by_name(name)
+            api_resource = await client.discovery.by_name(name)
         except (KubeError, ConfigError) as e:
             log.warning("hub_unreadable", resource=name, error=str(e))
             await asyncio.sleep(backoff.delay(e).total_seconds())
         else:
-            return found.resource if found else None
+            return api_resource.resource if api_resource else None
 
 
 async def watch_hub(
@@ -167,11 +167,11 @@ async def watch_served(
         name: the name of the resource, as for `discover_on_hub`.
         sets: yields the sets, given the resource in the served version.
     """
-    async with aclosing(discover_on_hub(hub, name)) as found:
-        served = await anext(found)
+    async with aclosing(discover_on_hub(hub, name)) as resources:
+        served = await anext(resources)
         if served is None:
             yield []
-            served = await anext(found)
+            served = await anext(resources)
     if served is not None:
         async with aclosing(sets(served)) as infos:
             async for each in infos:

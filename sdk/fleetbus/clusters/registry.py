@@ -185,19 +185,19 @@ class Clusters:
             await (await self._leaving.get()).aclose()
 
     def _converge(self) -> None:
-        wanted = self._merge()
-        changed = wanted != self._engaged
-        for name in self._engaged.keys() - wanted.keys():
+        members = self._merge()
+        changed = members != self._engaged
+        for name in self._engaged.keys() - members.keys():
             log.info("cluster_left", cluster=name)
             self._drop_client(name)
-        for name, info in wanted.items():
+        for name, info in members.items():
             before = self._engaged.get(name)
             if before is None:
                 log.info("cluster_joined", cluster=name, provider=info.provider)
             elif before.config != info.config:
                 log.info("cluster_access_changed", cluster=name, provider=info.provider)
                 self._change_access(name, before.config, info.config)
-        self._engaged = wanted
+        self._engaged = members
         if len(self._wanted) == len(self._providers):
             self._known.set()
         if changed:
@@ -231,8 +231,8 @@ class Clusters:
                         taken_by=first.provider,
                     )
         if self._hub is not None:
-            found = merged.get(self._hub.name)
-            merged[self._hub.name] = replace(found, hub=True) if found else self._hub
+            member = merged.get(self._hub.name)
+            merged[self._hub.name] = replace(member, hub=True) if member else self._hub
         return merged
 
 

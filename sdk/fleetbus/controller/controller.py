@@ -285,14 +285,14 @@ class Controller:
         """Count a function among the user code that a run depends on."""
         self._functions.append(function)
 
-    def _check_takes(self, what: str, function: Callable[..., object], *arguments: str) -> None:
+    def _check_takes(self, kind: str, function: Callable[..., object], *arguments: str) -> None:
         """Check that a function of the author can be called with these arguments.
 
         Raises:
             ConfigError: it takes others.
         """
         with self._named_errors():
-            check_takes(what, function, *arguments)
+            check_takes(kind, function, *arguments)
 
     def _resource(self, text: str) -> Resource:
         with self._named_errors():

@@ -22,8 +22,8 @@ def fingerprint(controller: Controller) -> str:
 
 
 def _source_of(function: Callable[..., object]) -> bytes:
-    shown: object = inspect.unwrap(function)
-    kinds: tuple[Any, Any] = (shown, type(shown))
+    unwrapped: object = inspect.unwrap(function)
+    kinds: tuple[Any, Any] = (unwrapped, type(unwrapped))
     for each in kinds:
         try:
             file = inspect.getsourcefile(each)

@@ -31,17 +31,17 @@ def load_controllers(names: list[str]) -> list[Controller]:
         ConfigError: a module cannot be imported, defines no controller, or an incomplete one. The
             message names the module and the line of user code.
     """
-    found: list[Controller] = []
+    loaded: list[Controller] = []
     for name in distinct(names):
         module = load_module(name)
         controllers = {k: v for k, v in vars(module).items() if isinstance(v, Controller)}
         if not controllers:
             raise ConfigError(f"{name}: defines no fleetbus.Controller")
         for variable, controller in controllers.items():
-            if controller not in found:
+            if controller not in loaded:
                 _check_whole(name, module, variable, controller)
-                found.append(controller)
-    return found
+                loaded.append(controller)
+    return loaded
 
 
 def _check_whole(name: str, module: ModuleType, variable: str, controller: Controller) -> None:
@@ -112,8 +112,8 @@ def load_module(name: str) -> ModuleType:
     except SystemExit as e:  # user code that would end the process without a word
         raise ConfigError(f"{name}: exits when it is imported{_place(e)}") from e
     except Exception as e:
-        what = describe(e, letters=_LETTERS)
-        raise ConfigError(f"{name}: cannot be imported: {what}{_place(e)}") from e
+        reason = describe(e, letters=_LETTERS)
+        raise ConfigError(f"{name}: cannot be imported: {reason}{_place(e)}") from e
 
 
 def _load_file(path: pathlib.Path) -> ModuleType:
@@ -146,8 +146,8 @@ def _place(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return ""  # the message has file and line
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not _is_ours(frame.filename)]
-    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+    user_frames = [frame for frame in frames if not _is_ours(frame.filename)]
+    return f" ({user_frames[-1].filename}:{user_frames[-1].lineno})" if user_frames else ""
 
 
 def _is_ours(filename: str) -> bool:

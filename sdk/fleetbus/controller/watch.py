@@ -170,12 +170,12 @@ def read_resource(text: str) -> Resource:
         ConfigError: it is invalid.
     """
     try:
-        found = parse_resource(text)
+        resource = parse_resource(text)
     except InvalidName as e:
         raise ConfigError(f"{e}{_suggestion(text)}") from e
     if suggestion := _suggestion(text):
         raise ConfigError(f"resource {text!r} is not a plural{suggestion}")
-    return found
+    return resource
 
 
 def _suggestion(text: str) -> str:

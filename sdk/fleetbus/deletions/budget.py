@@ -83,9 +83,9 @@ def objects_on_record(status: Mapping[str, Any]) -> int:
     intent: Any = status.get("intent")
     try:
         if "chunks" in intent:
-            return sum(int(one["objects"]) for one in intent["chunks"])
+            return sum(int(chunk["objects"]) for chunk in intent["chunks"])
         every: list[object] = intent.get("objects", [])
-        return sum(len(one.get("objects", every)) for one in intent.get("clusters", []))
+        return sum(len(cluster.get("objects", every)) for cluster in intent.get("clusters", []))
     except (AttributeError, KeyError, TypeError, ValueError):
         return 0
 
@@ -137,7 +137,7 @@ class DeletionBudget:
             owner.percent,
             owner.on_record,
             int(is_spent),
-            *(f"{owner.uid}|{one}" for one in deletions),
+            *(f"{owner.uid}|{deletion}" for deletion in deletions),
         ]
         with store_errors(_FAILURE):
             answer = await cast("Any", self._spend)(keys=[self._key], args=arguments)

@@ -36,16 +36,16 @@ class Held:
         """
         if not look(resource, "status", "held"):
             return None
-        metadata, found = mapping(resource, "metadata"), mapping(resource, "status", "held")
-        clusters = found.get("clusters")
+        metadata, fields = mapping(resource, "metadata"), mapping(resource, "status", "held")
+        clusters = fields.get("clusters")
         names = cast("list[Any]", clusters) if isinstance(clusters, list) else []
-        plan_hash = str(found.get("planHash", ""))
+        plan_hash = str(fields.get("planHash", ""))
         confirmed = look(metadata, "annotations", CONFIRM_PRUNE_ANNOTATION)
         return cls(
             namespace=str(metadata.get("namespace", "")),
             name=str(metadata.get("name", "")),
-            reason=str(found.get("reason", "")),
-            objects=number(found, "objects"),
+            reason=str(fields.get("reason", "")),
+            objects=number(fields, "objects"),
             clusters=list(map(str, names)),
             plan_hash=plan_hash,
             message=str(condition(resource, "DeletionHeld").get("message", "")),
@@ -76,4 +76,6 @@ def status_of(resource: Object) -> Object:
 
 def find_held(resources: Iterable[Object]) -> list[Held]:
     """Find what is held in MultiClusterResources, by namespace and name."""
-    return sorted((one for one in map(Held.of, resources) if one is not None), key=str)
+    return sorted(
+        (deletion for deletion in map(Held.of, resources) if deletion is not None), key=str
+    )

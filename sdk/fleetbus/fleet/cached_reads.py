@@ -83,37 +83,37 @@ class CachedReads:
     ) -> list[Object]:
         """See `Cluster.list`."""
         with store_errors(SNAPSHOT_FAILURE):
-            found, unsynced = await list_objects([self], resource, namespace, selector, owner)
+            objects, unsynced = await list_objects([self], resource, namespace, selector, owner)
         if unsynced:
             raise await self._not_synced(resource)
-        return [one.object for one in found]
+        return [obj.object for obj in objects]
 
     async def entry(self, ref: ObjectRef) -> Entry | None:
         """An object with its version; None when the snapshot does not hold it now."""
         with store_errors(SNAPSHOT_FAILURE):
-            known = await self._known(ref)
-        return known.entry if known and known.is_live else None
+            state = await self._known(ref)
+        return state.entry if state and state.is_live else None
 
     async def freshness(self, resource: Resource, namespace: str) -> Freshness:
         """See `Cluster.freshness`."""
         with store_errors(SNAPSHOT_FAILURE):
-            found = await self.reader.freshness([self.cluster], resource.key, namespace=namespace)
-        return found[self.cluster]
+            states = await self.reader.freshness([self.cluster], resource.key, namespace=namespace)
+        return states[self.cluster]
 
     async def _look(self, run: Run | None, resource: Resource, ref: ObjectRef) -> Object | None:
-        known = await self._known(ref)
-        if known is None or not known.is_live:
+        state = await self._known(ref)
+        if state is None or not state.is_live:
             # Absence counts if the list was complete both before and after the read: it may have
             # been completed in between, or the store may have been emptied.
             is_synced = await self._is_synced(resource, ref.namespace)
-            known = await self._known(ref)
-            if known is None or not known.is_live:
+            state = await self._known(ref)
+            if state is None or not state.is_live:
                 if not is_synced:
                     raise await self._not_synced(resource)
                 await self._require_synced(resource, ref.namespace)
-                await self._note_absence(run, ref, known)
+                await self._note_absence(run, ref, state)
                 return None
-        return await self.whole(run, resource, known.entry)
+        return await self.whole(run, resource, state.entry)
 
     async def whole(self, run: Run | None, resource: Resource, entry: Entry) -> Object | None:
         """The object of an entry, recorded as read; read live if the snapshot has it in part."""
@@ -169,13 +169,13 @@ class CachedReads:
         self, run: Run, resource: Resource, refs: Sequence[ObjectRef]
     ) -> list[ObjectRef]:
         names = [(ref.namespace, ref.name) for ref in refs]
-        known = await self.reader.known(self.cluster, resource.key, names)
+        states = await self.reader.known(self.cluster, resource.key, names)
         late: list[ObjectRef] = []
         for ref in refs:
             written = run.writes.get(ref)
             if written is None:
                 continue  # another task of this run has seen it
-            if _shows(known.get((ref.namespace, ref.name)), written):
+            if _shows(states.get((ref.namespace, ref.name)), written):
                 del run.writes[ref]
             else:
                 late.append(ref)
@@ -227,7 +227,11 @@ async def list_objects(
     """
     if not clusters:
         return [], ()
-    reader, run, by_name = clusters[0].reader, current_run(), {one.cluster: one for one in clusters}
+    reader, run, by_name = (
+        clusters[0].reader,
+        current_run(),
+        {cluster.cluster: cluster for cluster in clusters},
+    )
     labels = LabelSelector.parse(selector) if selector else None
     late = await _late(clusters, run, resource, namespace)
     before = await _unsynced(reader, by_name, resource, namespace)
@@ -242,18 +246,18 @@ async def list_objects(
     entries = await _entries(reader, query)
     # The store may have been emptied during the list.
     unsynced = before | await _unsynced(reader, by_name, resource, namespace)
-    found: list[ClusterObject] = []
+    objects: list[ClusterObject] = []
     for ref, entry in entries.items():
         if entry.cluster not in unsynced and ref not in late:
             obj = await by_name[entry.cluster].whole(run, resource, entry)
             if obj and (_is_whole(entry) or _is_wanted(obj, labels, owner)):
-                found.append(ClusterObject(entry.cluster, obj))
+                objects.append(ClusterObject(entry.cluster, obj))
     for ref in late:
         obj = await by_name[ref.cluster].live.get(resource, ref.namespace, ref.name)
         if obj and ref.cluster not in unsynced and _is_wanted(obj, labels, owner):
-            found.append(ClusterObject(ref.cluster, obj))
+            objects.append(ClusterObject(ref.cluster, obj))
     is_mixed = late or not all(map(_is_whole, entries.values()))
-    return sorted(found, key=_place) if is_mixed else found, sorted(unsynced)
+    return sorted(objects, key=_place) if is_mixed else objects, sorted(unsynced)
 
 
 async def _late(
@@ -262,23 +266,23 @@ async def _late(
     """The objects that the run has written and the snapshot does not show in time."""
     if run is None:
         return []
-    return [ref for one in clusters for ref in await one.late(run, resource, namespace)]
+    return [ref for cluster in clusters for ref in await cluster.late(run, resource, namespace)]
 
 
 async def _entries(reader: SnapshotReader, query: ListQuery) -> dict[ObjectRef, Entry]:
     """The objects that a query finds, and those that it may mean: some have unknown labels."""
-    found = list((await reader.list(query)).entries)
+    entries = list((await reader.list(query)).entries)
     if query.labels is not None or query.owner is not None:
         more = await reader.unlabelled(query.clusters, query.resource)
-        found += [entry for entry in more if query.namespace in {None, entry.namespace}]
-    return {_ref(query.resource, entry): entry for entry in found}
+        entries += [entry for entry in more if query.namespace in {None, entry.namespace}]
+    return {_ref(query.resource, entry): entry for entry in entries}
 
 
 async def _unsynced(
     reader: SnapshotReader, names: Iterable[str], resource: Resource, namespace: str
 ) -> set[str]:
-    found = await reader.freshness(names, resource.key, namespace=namespace)
-    return {name for name, freshness in found.items() if freshness.state not in _COMPLETE_ONCE}
+    states = await reader.freshness(names, resource.key, namespace=namespace)
+    return {name for name, freshness in states.items() if freshness.state not in _COMPLETE_ONCE}
 
 
 def _note(run: Run, ref: ObjectRef, version: Version, *, is_absent: bool = False) -> None:
@@ -290,15 +294,15 @@ def _note(run: Run, ref: ObjectRef, version: Version, *, is_absent: bool = False
     run.note_read(ref, version, is_absent=is_absent)
 
 
-def _shows(known: KnownObject | None, written: Written) -> bool:
+def _shows(state: KnownObject | None, written: Written) -> bool:
     """Whether the snapshot shows a write."""
-    if known is None:
+    if state is None:
         return written.is_deleted
-    entry = known.entry
+    entry = state.entry
     if written.resource_version:
         return version_key(entry.resource_version) >= version_key(written.resource_version)
     # A deletion: the object is gone, replaced by another one, or being deleted.
-    if not known.is_live or entry.uid != written.uid or not entry.body:
+    if not state.is_live or entry.uid != written.uid or not entry.body:
         return True
     return "deletionTimestamp" in cast("Object", read_tree(entry.body))["metadata"]
 
@@ -311,9 +315,9 @@ def _written(run: Run, cluster: str, resource: str, namespace: str) -> Sequence[
     ]
 
 
-def _place(found: ClusterObject) -> tuple[str, str, str]:
-    metadata = found.object["metadata"]
-    return (found.cluster, str(metadata.get("namespace") or ""), str(metadata["name"]))
+def _place(obj: ClusterObject) -> tuple[str, str, str]:
+    metadata = obj.object["metadata"]
+    return (obj.cluster, str(metadata.get("namespace") or ""), str(metadata["name"]))
 
 
 def _is_whole(entry: Entry) -> bool:
@@ -321,11 +325,13 @@ def _is_whole(entry: Entry) -> bool:
 
 
 def _is_wanted(obj: Object, labels: LabelSelector | None, owner: str) -> bool:
-    found = cast("dict[str, str]", obj["metadata"].get("labels") or {})
-    if labels is not None and not labels.matches(found):
+    label_values = cast("dict[str, str]", obj["metadata"].get("labels") or {})
+    if labels is not None and not labels.matches(label_values):
         return False
     references = cast("list[Object]", obj["metadata"].get("ownerReferences") or [])
-    owners = {reference.get("uid") for reference in references} | {found.get(OWNER_UID_LABEL)}
+    owners = {reference.get("uid") for reference in references} | {
+        label_values.get(OWNER_UID_LABEL)
+    }
     return not owner or owner in owners
 
 

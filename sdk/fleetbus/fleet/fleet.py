@@ -152,18 +152,18 @@ class Fleet:
             *(self._get_of(cluster, as_resource(resource), namespace, name) for cluster in names),
             return_exceptions=True,
         )
-        found: dict[str, Object] = {}
+        objects: dict[str, Object] = {}
         for cluster, answer in zip(names, answers, strict=True):
             if isinstance(answer, BaseException):
                 if isinstance(answer, SnapshotBehind) or not isinstance(answer, _LEFT_OUT):
                     raise answer
             elif answer is not None:
-                found[cluster] = answer
+                objects[cluster] = answer
         # A resource that nobody watches is a mistake: an empty result would hide it.
         unsynced = [answer for answer in answers if isinstance(answer, NotSynced)]
         if unsynced and all(isinstance(answer, BaseException) for answer in answers):
             raise unsynced[0]
-        return found
+        return objects
 
     async def _get_of(
         self, cluster: str, resource: Resource, namespace: str, name: str
@@ -206,10 +206,10 @@ class Fleet:
                 chosen.append(self.cluster(name).cached)
         with store_errors(SNAPSHOT_FAILURE):
             kind = as_resource(resource)
-            found, unsynced = await list_objects(chosen, kind, namespace, selector, owner)
+            objects, unsynced = await list_objects(chosen, kind, namespace, selector, owner)
             if chosen and len(unsynced) == len(chosen):
                 raise await unsynced_everywhere(self._reader, kind)
-        return found
+        return objects
 
     @must_be_awaited
     async def freshness(

@@ -42,8 +42,8 @@ class ChunkRef:
 
 def is_chunked(status: Mapping[str, Any]) -> bool:
     """Whether the intent of a stored status is in chunks."""
-    found: Any = status.get("intent")
-    return isinstance(found, dict) and "chunks" in found
+    intent: Any = status.get("intent")
+    return isinstance(intent, dict) and "chunks" in intent
 
 
 def refs_of(status: Mapping[str, Any]) -> list[ChunkRef]:
@@ -58,9 +58,12 @@ def refs_of(status: Mapping[str, Any]) -> list[ChunkRef]:
         listed = cast("list[dict[str, Any]]", status["intent"]["chunks"])
         return [
             ChunkRef(
-                str(one["name"]), str(one["sha256"]), int(one["clusters"]), int(one["objects"])
+                str(entry["name"]),
+                str(entry["sha256"]),
+                int(entry["clusters"]),
+                int(entry["objects"]),
             )
-            for one in listed
+            for entry in listed
         ]
     except (KeyError, TypeError, ValueError) as e:
         raise ChunkUnusable("status.intent.chunks is malformed") from e
@@ -76,7 +79,7 @@ async def read_parts(
     namespace: str,
     status: Mapping[str, Any],
     *,
-    known: Callable[[ChunkRef], Part | None] | None = None,
+    cached: Callable[[ChunkRef], Part | None] | None = None,
 ) -> list[Part]:
     """Read the parts of a chunked intent, in the order of the status.
 
@@ -84,7 +87,7 @@ async def read_parts(
         hub: where the MultiClusterResource is.
         namespace: of the MultiClusterResource.
         status: as it is stored.
-        known: returns the part of a chunk that need not be read, or None.
+        cached: returns the part of a chunk that need not be read, or None.
 
     Raises:
         ChunkUnusable: one of them is missing or is not what was recorded.
@@ -93,19 +96,19 @@ async def read_parts(
     at_once = asyncio.Semaphore(_AT_ONCE)
 
     async def read(ref: ChunkRef) -> Part:
-        if known and (part := known(ref)) is not None:
+        if cached and (part := cached(ref)) is not None:
             return part
         async with at_once:
-            found = await hub.get(CHUNKS, namespace, ref.name)
-        return await asyncio.to_thread(_part_of, ref, found)
+            chunk = await hub.get(CHUNKS, namespace, ref.name)
+        return await asyncio.to_thread(_part_of, ref, chunk)
 
     return list(await asyncio.gather(*(read(ref) for ref in refs_of(status))))
 
 
-def _part_of(ref: ChunkRef, found: Mapping[str, Any] | None) -> Part:
-    if found is None:
+def _part_of(ref: ChunkRef, chunk: Mapping[str, Any] | None) -> Part:
+    if chunk is None:
         raise ChunkUnusable(f"InventoryChunk {ref.name} of the intent is missing")
-    data = found.get("data")
+    data = chunk.get("data")
     if not isinstance(data, str) or hash_of(data) != ref.sha256:
         raise ChunkUnusable(f"InventoryChunk {ref.name} of the intent is not what was recorded")
     try:

@@ -86,15 +86,17 @@ async def find_orphans(
     intents = await read_intents(hub)
     with store_errors(SNAPSHOT_FAILURE):
         suspects = [
-            one
-            async for one in _marked(reader, clusters)
-            if one.owner.hub == hub_id and not intents.names(one)
+            orphan
+            async for orphan in _marked(reader, clusters)
+            if orphan.owner.hub == hub_id and not intents.names(orphan)
         ]
     if not suspects:
         return []
     intents = await read_intents(hub)
-    found = [one for one in suspects if not intents.names(one)]
-    return sorted(found, key=lambda one: (one.cluster, one.kind, one.namespace, one.name))
+    orphans = [suspect for suspect in suspects if not intents.names(suspect)]
+    return sorted(
+        orphans, key=lambda orphan: (orphan.cluster, orphan.kind, orphan.namespace, orphan.name)
+    )
 
 
 async def delete_orphan(orphan: Orphan, *, client: KubeClient, hub: KubeClient) -> bool:
@@ -140,9 +142,9 @@ async def _marked(reader: SnapshotReader, clusters: Sequence[str]) -> AsyncItera
     """Every object of the snapshot that was written for a MultiClusterResource."""
     served: dict[str, dict[str, Resource]] = {}
     for cluster in clusters:
-        for one in await reader.resources(cluster):
-            by_cluster = served.setdefault(one.key, {})
-            by_cluster[cluster] = Resource(one.group, one.version, one.plural)
+        for resource in await reader.resources(cluster):
+            by_cluster = served.setdefault(resource.key, {})
+            by_cluster[cluster] = Resource(resource.group, resource.version, resource.plural)
     for key, by_cluster in served.items():
         async for entry in _pages(reader, list(by_cluster), key):
             if orphan := _read(entry, by_cluster[entry.cluster]):
@@ -231,8 +233,8 @@ def _places_of(intent: Mapping[str, Any]) -> set[Place]:
     entries: list[dict[str, Any]] = intent.get("clusters", [])
     for entry in entries:
         indexes: Sequence[int] = entry.get("objects", range(len(objects)))
-        for one in [objects[index] for index in indexes]:
-            group = one["apiVersion"].rpartition("/")[0]
-            for namespace in (one["namespace"], ""):
-                places.add((entry["name"], group, one["kind"], namespace, one["name"]))
+        for obj in [objects[index] for index in indexes]:
+            group = obj["apiVersion"].rpartition("/")[0]
+            for namespace in (obj["namespace"], ""):
+                places.add((entry["name"], group, obj["kind"], namespace, obj["name"]))
     return places

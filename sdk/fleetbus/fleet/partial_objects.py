@@ -29,35 +29,35 @@ _OF_THE_SERVER: Final = (
 _MISSING: Final = object()
 
 
-def change_of(shown: Object, wanted: Object) -> Object:
+def change_of(cached: Object, desired: Object) -> Object:
     """The merge patch from an object as the snapshot shows it to the wanted one.
 
     Args:
-        shown: the object.
-        wanted: the whole object, as for an update.
+        cached: the object.
+        desired: the whole object, as for an update.
     """
-    before: Object = shown["metadata"]
-    after: Object = dict(wanted["metadata"])
+    before: Object = cached["metadata"]
+    after: Object = dict(desired["metadata"])
     after |= {key: before[key] for key in _OF_THE_SERVER if key in before and key not in after}
     # The watcher drops one annotation; removing all that are shown must not remove that one.
     after["annotations"] = after.get("annotations") or {}
     visible: Object = {**before, "annotations": before.get("annotations") or {}}
-    return smallest_patch({**shown, "metadata": visible}, {**wanted, "metadata": after})
+    return smallest_patch({**cached, "metadata": visible}, {**desired, "metadata": after})
 
 
-def lists_in(patch: Object, shown: Object) -> list[tuple[str, ...]]:
+def lists_in(patch: Object, cached: Object) -> list[tuple[str, ...]]:
     """The paths of lists that a merge patch replaces; their items may have fields not shown."""
-    return list(_lists(patch, shown, ()))
+    return list(_lists(patch, cached, ()))
 
 
-def require_same(paths: Sequence[tuple[str, ...]], shown: Object, whole: Object) -> None:
+def require_same(paths: Sequence[tuple[str, ...]], cached: Object, live: Object) -> None:
     """Check that no field is missing at any of the paths.
 
     Raises:
         IncompleteObject: one is; the message names the path.
     """
     for path in paths:
-        if _at(shown, path) != _at(whole, path):
+        if _at(cached, path) != _at(live, path):
             raise IncompleteObject(
                 f"items of {'.'.join(path)} have fields that the snapshot does not show, and the"
                 " update would lose them: read the object with `live`, or use `patch` or `apply`"
@@ -78,9 +78,9 @@ def refuse_marks(body: Object | Sequence[Object]) -> None:
         )
 
 
-def _lists(patch: Object, shown: Object, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def _lists(patch: Object, cached: Object, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     for key, value in patch.items():
-        old = shown.get(key)
+        old = cached.get(key)
         if isinstance(old, list) and value is not None:
             yield (*path, key)
         elif isinstance(old, dict) and isinstance(value, dict):

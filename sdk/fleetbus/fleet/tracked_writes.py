@@ -52,18 +52,18 @@ class TrackedWrites:
         version = str(metadata.get("resourceVersion") or "")
         if not version:
             raise Invalid(0, "Invalid", "metadata.resourceVersion is required")
-        shown = await self._shown(self._ref(resource, metadata), version)
-        if shown is None:
+        cached = await self._shown(self._ref(resource, metadata), version)
+        if cached is None:
             self._refuse_marks(obj)
             return self._note(resource, await self._live.update(resource, obj))
-        if shown == obj and current_run() is not None:
+        if cached == obj and current_run() is not None:
             self._count_unsent()
             return obj
-        if "managedFields" in metadata and "managedFields" not in shown["metadata"]:
+        if "managedFields" in metadata and "managedFields" not in cached["metadata"]:
             # It was read live, so no field is missing.
             self._refuse_marks(obj)
             return self._note(resource, await self._live.update(resource, obj))
-        return await self._update_shown(resource, shown, obj)
+        return await self._update_shown(resource, cached, obj)
 
     async def patch(
         self,
@@ -78,8 +78,8 @@ class TrackedWrites:
         self._refuse_marks(patch)
         ref = ObjectRef(self._cluster, resource.key, namespace, name)
         sent = _hash("patch", ref, subresource, patch)
-        if known := await self._unchanged(ref, sent):
-            return known
+        if unchanged := await self._unchanged(ref, sent):
+            return unchanged
         answer = await self._patched(resource, ref, patch, subresource)
         return self._note(resource, answer, sent)
 
@@ -90,8 +90,8 @@ class TrackedWrites:
         self._refuse_marks(obj)
         ref = self._ref(resource, obj["metadata"])
         sent = _hash("apply", ref, f"{field_manager} {force}", obj)
-        if known := await self._unchanged(ref, sent):
-            return known
+        if unchanged := await self._unchanged(ref, sent):
+            return unchanged
         answer = await self._live.apply(resource, obj, field_manager=field_manager, force=force)
         return self._note(resource, answer, sent)
 
@@ -99,19 +99,19 @@ class TrackedWrites:
         """See `Cluster.add_finalizer`."""
         if has_finalizer(obj, finalizer):
             return obj
-        found = await self._same_live(resource, obj)
-        if found is None:
+        live = await self._same_live(resource, obj)
+        if live is None:
             name = obj["metadata"]["name"]
             raise Conflict(0, "Conflict", f"{name!r} was deleted or replaced since it was read")
-        return await self._set_finalizers(resource, found, with_finalizer(found, finalizer))
+        return await self._set_finalizers(resource, live, with_finalizer(live, finalizer))
 
     async def remove_finalizer(self, resource: Resource, obj: Object, finalizer: str) -> None:
         """See `Cluster.remove_finalizer`."""
-        found = await self._same_live(resource, obj) if has_finalizer(obj, finalizer) else None
-        if found is None:
+        live = await self._same_live(resource, obj) if has_finalizer(obj, finalizer) else None
+        if live is None:
             return
         with suppress(NotFound):  # somebody else let it go in between
-            await self._set_finalizers(resource, found, without_finalizer(found, finalizer))
+            await self._set_finalizers(resource, live, without_finalizer(live, finalizer))
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, *, uid: str, resource_version: str
@@ -131,16 +131,16 @@ class TrackedWrites:
         The watcher may not show all finalizers, and the list is written whole.
         """
         ref = self._ref(resource, obj["metadata"])
-        found = await self._live.get(resource, ref.namespace, ref.name)
-        is_same = found is not None and found["metadata"]["uid"] == obj["metadata"]["uid"]
-        return found if is_same else None
+        live = await self._live.get(resource, ref.namespace, ref.name)
+        is_same = live is not None and live["metadata"]["uid"] == obj["metadata"]["uid"]
+        return live if is_same else None
 
     async def _set_finalizers(
-        self, resource: Resource, found: Object, finalizers: Sequence[str]
+        self, resource: Resource, live: Object, finalizers: Sequence[str]
     ) -> Object:
-        metadata = found["metadata"]
-        if finalizers == finalizers_of(found):
-            return found
+        metadata = live["metadata"]
+        if finalizers == finalizers_of(live):
+            return live
         # Whoever changes the list meanwhile changes the version, so that nobody's name is lost.
         patch = with_preconditions(
             {"metadata": {"finalizers": finalizers}}, metadata["uid"], metadata["resourceVersion"]
@@ -155,16 +155,16 @@ class TrackedWrites:
             return None
         return cast("Object", read_tree(entry.body))
 
-    async def _update_shown(self, resource: Resource, shown: Object, obj: Object) -> Object:
-        change = change_of(shown, obj)
+    async def _update_shown(self, resource: Resource, cached: Object, obj: Object) -> Object:
+        change = change_of(cached, obj)
         self._refuse_marks(change)
-        metadata = shown["metadata"]
+        metadata = cached["metadata"]
         ref, version = self._ref(resource, metadata), str(metadata["resourceVersion"])
-        if lists := lists_in(change, shown):
-            whole = await self._live.get(resource, ref.namespace, ref.name)
+        if lists := lists_in(change, cached):
+            live = await self._live.get(resource, ref.namespace, ref.name)
             # The server refuses the patch if the object has another version by now.
-            if whole is not None and whole["metadata"]["resourceVersion"] == version:
-                require_same(lists, shown, whole)
+            if live is not None and live["metadata"]["resourceVersion"] == version:
+                require_same(lists, cached, live)
         patch = with_preconditions(change, str(metadata["uid"]), version)
         return self._note(resource, await self._patched(resource, ref, patch))
 
@@ -200,11 +200,11 @@ class TrackedWrites:
         version = run and (run.applied.get(sent) or run.earlier.get(sent))
         if run is None or not version:
             return None
-        known = await self._shown(ref, version)
-        if known is not None:
+        cached = await self._shown(ref, version)
+        if cached is not None:
             run.applied[sent] = version
             self._count_unsent()
-        return known
+        return cached
 
     def _refuse_marks(self, body: Object | Sequence[Object]) -> None:
         # A dry run knows no other values; its writes are shown and not sent.
@@ -224,15 +224,15 @@ def with_preconditions(
     patch: Object | Sequence[Object], uid: str, resource_version: str
 ) -> Object | Sequence[Object]:
     """The patch with preconditions for uid and resourceVersion; an empty one is none."""
-    said = {"uid": uid, "resourceVersion": resource_version}
-    wanted = {field: value for field, value in said.items() if value}
-    if not wanted:
+    preconditions = {"uid": uid, "resourceVersion": resource_version}
+    required = {field: value for field, value in preconditions.items() if value}
+    if not required:
         return patch
     if isinstance(patch, dict):
-        return {**patch, "metadata": {**(patch.get("metadata") or {}), **wanted}}
+        return {**patch, "metadata": {**(patch.get("metadata") or {}), **required}}
     changes = [
         {"op": "replace", "path": f"/metadata/{field}", "value": value}
-        for field, value in wanted.items()
+        for field, value in required.items()
     ]
     return [*changes, *patch]
 

@@ -85,12 +85,12 @@ class Binding:
                 log.warning("durable_lost", controller=self._controller, durable=durable)
                 return
 
-    async def _try(self, what: str, step: Awaitable[T]) -> T | None:
+    async def _try(self, step_name: str, step: Awaitable[T]) -> T | None:
         self._beat()
         try:
             return await step
         except BusError as e:
-            log.debug("bus_unavailable", controller=self._controller, step=what, error=str(e))
+            log.debug("bus_unavailable", controller=self._controller, step=step_name, error=str(e))
             return None
 
     async def _register(self) -> bool:
@@ -98,24 +98,24 @@ class Binding:
         return True
 
     async def _bindable(self) -> str:
-        found = await self._registration()
-        if found is None or not found.durable:
+        registration = await self._registration()
+        if registration is None or not registration.durable:
             return ""
-        is_there = await is_bindable(self._bus, found.durable, self._filters)
-        return found.durable if is_there else ""
+        is_there = await is_bindable(self._bus, registration.durable, self._filters)
+        return registration.durable if is_there else ""
 
     async def _is_lost(self, durable: str) -> bool:
-        found = await self._registration()
-        return found is not None and found.durable != durable
+        registration = await self._registration()
+        return registration is not None and registration.durable != durable
 
     async def _registration(self) -> Registration | None:
         """Our registration; None while that of another watch set is in force."""
-        found = await read_registration(self._kv, self._controller)
-        if found is None or (
-            found.filters != self._filters and await self._is_abandoned(found.durable)
+        registration = await read_registration(self._kv, self._controller)
+        if registration is None or (
+            registration.filters != self._filters and await self._is_abandoned(registration.durable)
         ):
-            found = await register(self._kv, self._controller, self._filters)
-        return found if found.filters == self._filters else None
+            registration = await register(self._kv, self._controller, self._filters)
+        return registration if registration.filters == self._filters else None
 
     async def _is_abandoned(self, durable: str) -> bool:
         if durable and not await is_pulled_from(self._bus, durable):

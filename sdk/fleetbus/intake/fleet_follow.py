@@ -51,17 +51,17 @@ async def follow_fleet(controller: Controller, queue: Queue, fleet: Fleet) -> No
 
     The fleet as it is at the start is left to the initial sync.
     """
-    seen: list[ClusterInfo] | None = None
+    before: list[ClusterInfo] | None = None
     while True:
-        now = fleet.clusters() if fleet.is_known else seen
-        if seen is not None and now is not None and now != seen:
+        now = fleet.clusters() if fleet.is_known else before
+        if before is not None and now is not None and now != before:
             try:
                 await enqueue_known(controller, queue, fleet)
             except (FleetbusError, RedisError, WorkqueueError) as e:
                 # The store is away: the next turn finds the same change.
                 log.warning("fleet_change_waits", controller=controller.name, error=str(e))
-                now = seen
-        seen = now
+                now = before
+        before = now
         await asyncio.sleep(_CHECK_EVERY.total_seconds())
 
 
@@ -92,9 +92,9 @@ async def _enqueue(
         count=False,
     )
     async for page in fleet.reader.pages(query):
-        wanted = [entry for entry in page.entries if _is_wanted(controller, watch, entry)]
-        if wanted:
-            requests = [controller.request(e.cluster, e.namespace, e.name) for e in wanted]
+        entries = [entry for entry in page.entries if _is_wanted(controller, watch, entry)]
+        if entries:
+            requests = [controller.request(e.cluster, e.namespace, e.name) for e in entries]
             await queue.add([Add(request, Priority.INITIAL) for request in requests])
 
 

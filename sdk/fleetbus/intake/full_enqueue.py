@@ -89,20 +89,20 @@ class FullEnqueue:
         """
         if await self._reader.generation() is None:
             return  # an emptied store has no fleet: nothing follows from that
-        await self._record.keep_only([one.name for one in await self._reader.clusters()])
+        await self._record.keep_only([cluster.name for cluster in await self._reader.clusters()])
 
     async def _watched(self, cluster: str) -> Iterable[ResourceRecord]:
-        known = {record.key: record for record in await self._reader.resources(cluster)}
-        found: dict[str, ResourceRecord] = {}
+        records = {record.key: record for record in await self._reader.resources(cluster)}
+        selected: dict[str, ResourceRecord] = {}
         for watch in self._controller.watches:
             resource = watch.resource
             if resource is None:
-                return known.values()
+                return records.values()
             # The snapshot may hold objects before the first heartbeat names their resource.
-            found[resource.key] = known.get(resource.key) or ResourceRecord(
+            selected[resource.key] = records.get(resource.key) or ResourceRecord(
                 group=resource.group, version=resource.version, plural=resource.plural
             )
-        return found.values()
+        return selected.values()
 
 
 class _Pass:
@@ -138,8 +138,8 @@ class _Pass:
             if name in versions and not self._is_done(stored[ref], versions[name], name[0])
         ]
         self._router.count_skipped(self._reason, len(versions) - len(todo))
-        known = await self._reader.known(self._cluster, self._key, todo) if todo else {}
-        live = [one.entry for one in known.values() if one.is_live]
+        states = await self._reader.known(self._cluster, self._key, todo) if todo else {}
+        live = [state.entry for state in states.values() if state.is_live]
         events = [event_of(entry, self._like, Verb.LISTED) for entry in live]
         await self._intake.take(events, reason=self._reason)
 
@@ -152,8 +152,8 @@ class _Pass:
         entries = await asyncio.gather(
             *(self._reader.get_deleted(self._cluster, self._key, *name) for name in names)
         )
-        found = [entry for entry in entries if entry is not None]
-        events = [event_of(entry, self._like, Verb.DELETED) for entry in found]
+        deleted = [entry for entry in entries if entry is not None]
+        events = [event_of(entry, self._like, Verb.DELETED) for entry in deleted]
         await self._intake.take(events, reason=self._reason)
 
     async def _enqueue_vanished(self, stored: dict[ObjectRef, StoredRecord]) -> None:
@@ -161,17 +161,19 @@ class _Pass:
         names = [(ref.namespace, ref.name) for ref in stored]
         versions = await self._reader.versions(self._cluster, self._key, names)
         gone = {
-            ref: one for ref, one in stored.items() if (ref.namespace, ref.name) not in versions
+            ref: record
+            for ref, record in stored.items()
+            if (ref.namespace, ref.name) not in versions
         }
         if not gone:
             return
         requests: dict[Add, None] = {}
-        for ref, one in gone.items():
-            last_seen = one.last_seen
+        for ref, record in gone.items():
+            last_seen = record.last_seen
             if last_seen is None or last_seen.is_member or last_seen.is_left:
                 like = msgspec.structs.replace(self._like, namespace=ref.namespace, name=ref.name)
-                own = self._router.own_request(like)
-                requests[Add(own, Priority.INITIAL)] = None
+                own_request = self._router.own_request(like)
+                requests[Add(own_request, Priority.INITIAL)] = None
             for targets in (last_seen.members if last_seen else {}).values():
                 for request in self._router.requests(targets or ()):
                     requests[Add(request, Priority.INITIAL, cause=ref.cluster)] = None
@@ -179,8 +181,8 @@ class _Pass:
         # Until the list is complete absence means nothing, and `left` may still be undelivered.
         await self._record.save(
             [
-                Change(ref, one, None)
-                for ref, one in gone.items()
+                Change(ref, record, None)
+                for ref, record in gone.items()
                 if await self._is_synced(ref.namespace)
             ]
         )
@@ -212,8 +214,8 @@ class _Pass:
 
     async def _is_synced(self, namespace: str) -> bool:
         if namespace not in self._synced:
-            found = await self._reader.freshness([self._cluster], self._key, namespace=namespace)
-            self._synced[namespace] = found[self._cluster].state in _COMPLETE_ONCE
+            states = await self._reader.freshness([self._cluster], self._key, namespace=namespace)
+            self._synced[namespace] = states[self._cluster].state in _COMPLETE_ONCE
         return self._synced[namespace]
 
     def _ref(self, name: Name) -> ObjectRef:

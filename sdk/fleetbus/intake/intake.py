@@ -119,25 +119,25 @@ class Intake:
         reason: Reason,
     ) -> list[tuple[Event, str]]:
         """Evaluate, enqueue, store; returns the events that have to be evaluated again."""
-        seen: dict[ObjectRef, LastSeen | None] = {}
+        states: dict[ObjectRef, LastSeen | None] = {}
         adds: list[tuple[Add, ObjectRef | None]] = []
         for event, trace in todo:
             ref = ref_of(event)
             before = stored[ref]
-            if ref in seen:  # an earlier event of this batch
-                before = _after(before, seen[ref])
+            if ref in states:  # an earlier event of this batch
+                before = _after(before, states[ref])
             routed = await self._router.evaluate(event, before, reason, trace)
             adds += [(add, ref) for add in routed.adds]
             if routed.is_complete:
-                seen[ref] = routed.last_seen
+                states[ref] = routed.last_seen
         changes = [
             Change(ref, stored[ref], last_seen)
-            for ref, last_seen in seen.items()
+            for ref, last_seen in states.items()
             if last_seen != stored[ref].last_seen or (last_seen is None and stored[ref].read)
         ]
         conflicts = await self._queue.add(adds, changes)
         again = [(event, trace) for event, trace in todo if ref_of(event) in conflicts]
-        doubtful = _doubtful(todo, stored, seen).items()
+        doubtful = _doubtful(todo, stored, states).items()
         unchecked = {ref: last_seen for ref, last_seen in doubtful if ref not in conflicts}
         return again + [(event, "") for event in await self._overtaken(unchecked, todo)]
 
@@ -195,22 +195,22 @@ def _after(stored: StoredRecord, last_seen: LastSeen | None) -> StoredRecord:
 def _doubtful(
     todo: Sequence[tuple[Event, str]],
     stored: Mapping[ObjectRef, StoredRecord],
-    seen: Mapping[ObjectRef, LastSeen | None],
+    states: Mapping[ObjectRef, LastSeen | None],
 ) -> dict[ObjectRef, LastSeen]:
     """Find the objects of which a newer state may have left no trace in the record.
 
     They are those that are new to it, and those of which nothing newer was delivered: their entry
     may be that of a process that died before it compared it with the snapshot.
     """
-    found: dict[ObjectRef, LastSeen] = {}
+    doubtful: dict[ObjectRef, LastSeen] = {}
     for event, _ in todo:
         ref = ref_of(event)
-        before, now = stored[ref].last_seen, seen.get(ref, stored[ref].last_seen)
+        before, now = stored[ref].last_seen, states.get(ref, stored[ref].last_seen)
         version = (event.incarnation.number, event.resource_version)
-        known = before.version if before is not None else NEVER
-        if now is not None and (known == NEVER or not is_older(known, version)):
-            found[ref] = now
-    return found
+        known_version = before.version if before is not None else NEVER
+        if now is not None and (known_version == NEVER or not is_older(known_version, version)):
+            doubtful[ref] = now
+    return doubtful
 
 
 def ref_of(event: Event) -> ObjectRef:

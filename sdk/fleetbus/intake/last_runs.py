@@ -128,8 +128,10 @@ class LastRuns:
         """
         if not requests:
             return []
-        raw = await cast("Any", self._redis.hmget(self._runs, [_item(one) for one in requests]))
-        return [_decode(one) if one else None for one in raw]
+        raw = await cast(
+            "Any", self._redis.hmget(self._runs, [_item(request) for request in requests])
+        )
+        return [_decode(raw_run) if raw_run else None for raw_run in raw]
 
 
 def _item(request: Request) -> str:

@@ -35,7 +35,7 @@ class InvalidMapResult(Exception):
 
 
 async def call_map(
-    watch: Watch, obj: Object | None, own: Request, fleet: Fleet, controller: Controller
+    watch: Watch, obj: Object | None, own_request: Request, fleet: Fleet, controller: Controller
 ) -> list[Request]:
     """Call the mapping function of a watch.
 
@@ -48,10 +48,10 @@ async def call_map(
         return []
     with calling_user_code():
         async with asyncio.timeout(controller.timeout.total_seconds()):
-            found = watch.map(obj, own, fleet)
-            if inspect.isawaitable(found):
-                found = await found
-            return read_requests(found, controller)
+            result = watch.map(obj, own_request, fleet)
+            if inspect.isawaitable(result):
+                result = await result
+            return read_requests(result, controller)
 
 
 def read_requests(result: object, controller: Controller) -> list[Request]:
@@ -63,8 +63,8 @@ def read_requests(result: object, controller: Controller) -> list[Request]:
     """
     if not isinstance(result, Iterable):
         raise InvalidMapResult(name_type(result))
-    found = cast("Iterable[object]", result)
-    return [_read_request(each, found, controller) for each in found]
+    results = cast("Iterable[object]", result)
+    return [_read_request(each, results, controller) for each in results]
 
 
 def _read_request(each: object, result: object, controller: Controller) -> Request:
@@ -75,14 +75,14 @@ def _read_request(each: object, result: object, controller: Controller) -> Reque
         "namespace": each.namespace,
         "name": each.name,
     }
-    for field, part in parts.items():
-        if not isinstance(part, str):
-            raise InvalidMapResult(f"Request with the {field} {name_type(part)}")
+    for field, value in parts.items():
+        if not isinstance(value, str):
+            raise InvalidMapResult(f"Request with the {field} {name_type(value)}")
     try:
         check_place(each.cluster, each.namespace)
     except InvalidName as e:
-        said = describe(e, is_quiet=controller.handles_secrets)
-        raise InvalidMapResult(f"Request that no queue can hold: {said}") from e
+        reason = describe(e, is_quiet=controller.handles_secrets)
+        raise InvalidMapResult(f"Request that no queue can hold: {reason}") from e
     return Request(controller.name, each.cluster, each.namespace, each.name, each.left)
 
 
@@ -97,11 +97,11 @@ class UserCodeFailures:
         self._controller = controller
         self._log_once = LogOnce()
 
-    def note(self, what: str, watch: Watch, event: Event, error: BaseException) -> None:
+    def note(self, event_name: str, watch: Watch, event: Event, error: BaseException) -> None:
         """Count an object for which a function failed, and log it unless it was just logged.
 
         Args:
-            what: the log event, if a function raised.
+            event_name: the log event, if a function raised.
             watch: whose functions were called.
             event: the object.
             error: what was raised, by the function or by `read_requests`.
@@ -109,8 +109,8 @@ class UserCodeFailures:
         name = self._controller.name
         MAP_FAILURES.labels(name, event.cluster).inc()
         is_invalid = isinstance(error, InvalidMapResult)
-        what = "invalid_map_result" if is_invalid else what
-        if not self._log_once.should_log(key=(watch.id, what)):
+        event_name = "invalid_map_result" if is_invalid else event_name
+        if not self._log_once.should_log(key=(watch.id, event_name)):
             return
         fields: dict[str, str] = {}
         if watch.map is not None:
@@ -120,7 +120,7 @@ class UserCodeFailures:
         else:
             fields["exception"] = render(error, is_quiet=self._controller.handles_secrets)
         log.error(
-            what,
+            event_name,
             controller=name,
             watch=str(watch.resource or "*"),
             **fields,

@@ -81,10 +81,10 @@ class Evaluation:
     def __post_init__(self) -> None:
         self.version: Version = (self.event.incarnation.number, self.event.resource_version)
         self.is_deleted = self.event.verb is Verb.DELETED
-        seen = self.last_seen = self.stored.last_seen
-        self.is_late = seen is not None and is_older(self.version, seen.version)
+        last_seen = self.last_seen = self.stored.last_seen
+        self.is_late = last_seen is not None and is_older(self.version, last_seen.version)
         """A newer state has been evaluated before this one."""
-        is_same = seen is not None and self.version == seen.version
+        is_same = last_seen is not None and self.version == last_seen.version
         self.is_unchanged = is_same and self.reason in (Reason.RESYNC, Reason.GAP)
 
     @cached_property
@@ -119,77 +119,77 @@ class Evaluation:
         return (self.last_seen and self.last_seen.members.get(watch_id)) or []
 
 
-def match(watch: Watch, one: Evaluation) -> Match:
+def match(watch: Watch, evaluation: Evaluation) -> Match:
     """Match one object; asks the watch's predicate, so it may raise anything."""
-    was, has = one.was_member(watch), _matches_filters(watch, one)
+    was, has = evaluation.was_member(watch), _matches_filters(watch, evaluation)
     if has is None:
-        one.is_undecided = True
+        evaluation.is_undecided = True
         return Match.MEMBER if was else Match.NONE
-    if one.is_late:
+    if evaluation.is_late:
         # Newer states were evaluated; this one matters only if it was never seen to match.
         is_done = not has or (watch.predicate is not None and was)
-        return Match.MEMBER if is_done else _match_late(watch, one)
-    if one.is_deleted:
+        return Match.MEMBER if is_done else _match_late(watch, evaluation)
+    if evaluation.is_deleted:
         # Whether a body that was left out matched is known only from before.
-        has = has and (one.event.object is not None or one.last_seen is None)
-        is_wanted = (was or has) and (one.old is None or watch.passes(one.old, None))
+        has = has and (evaluation.event.object is not None or evaluation.last_seen is None)
+        is_wanted = (was or has) and (evaluation.old is None or watch.passes(evaluation.old, None))
         return Match.CHANGED if is_wanted else Match.NONE
     if not has:
         return Match.LEFT if was else Match.NONE
-    return _match_present(watch, one)
+    return _match_present(watch, evaluation)
 
 
-def _match_late(watch: Watch, one: Evaluation) -> Match:
+def _match_late(watch: Watch, evaluation: Evaluation) -> Match:
     """Whether a state that newer ones have overtaken wakes; in doubt it does (rule P8)."""
-    then, known = one.now, one.old
+    then, newest = evaluation.now, evaluation.old
     if watch.predicate is None or then is None:
-        is_match = then is not None or not one.is_deleted
-    elif one.is_deleted:
+        is_match = then is not None or not evaluation.is_deleted
+    elif evaluation.is_deleted:
         is_match = watch.passes(then, None)
         if not is_match:
             return Match.MEMBER
     else:
         is_match = watch.passes(None, then)
-        if not is_match and known is not None and not watch.passes(then, known):
+        if not is_match and newest is not None and not watch.passes(then, newest):
             return Match.MEMBER
-    one.has_matched_late |= watch.is_identity and is_match
+    evaluation.has_matched_late |= watch.is_identity and is_match
     return Match.CHANGED
 
 
-def _match_present(watch: Watch, one: Evaluation) -> Match:
+def _match_present(watch: Watch, evaluation: Evaluation) -> Match:
     """An object that passes all filters but the predicate."""
-    was = one.was_member(watch)
-    was_unmatched = one.last_seen is not None and watch.id in one.last_seen.unmatched
-    if one.is_unchanged and was:
+    was = evaluation.was_member(watch)
+    was_unmatched = evaluation.last_seen is not None and watch.id in evaluation.last_seen.unmatched
+    if evaluation.is_unchanged and was:
         if was_unmatched:
-            one.unmatched.append(watch.id)
+            evaluation.unmatched.append(watch.id)
         # A change may have been missed that left the object as it was seen: only a predicate knows.
-        is_due = one.reason is Reason.GAP and watch.predicate is None
+        is_due = evaluation.reason is Reason.GAP and watch.predicate is None
         return Match.CHANGED if is_due else Match.MEMBER
-    if watch.predicate is None or one.now is None:
+    if watch.predicate is None or evaluation.now is None:
         return Match.CHANGED
-    old = None if one.is_unchanged else one.old
-    passes = watch.passes(old, one.now)
-    is_match = passes if old is None else watch.passes(None, one.now)
+    old = None if evaluation.is_unchanged else evaluation.old
+    passes = watch.passes(old, evaluation.now)
+    is_match = passes if old is None else watch.passes(None, evaluation.now)
     if not passes and was and not is_match and not was_unmatched:
         return Match.LEFT
     if not is_match:
-        one.unmatched.append(watch.id)
-    is_due = was and one.reason is Reason.NEW_CODE
+        evaluation.unmatched.append(watch.id)
+    is_due = was and evaluation.reason is Reason.NEW_CODE
     return Match.CHANGED if passes or is_due else Match.MEMBER
 
 
-def _matches_filters(watch: Watch, one: Evaluation) -> bool | None:
+def _matches_filters(watch: Watch, evaluation: Evaluation) -> bool | None:
     """Whether all filters but the predicate hold; None while the cluster is unknown."""
-    event = one.event
+    event = evaluation.event
     if watch.namespaces is not None and event.namespace not in watch.namespaces:
         return False
-    is_in = watch.clusters.decide(event.cluster, one.info)
+    is_in = watch.clusters.decide(event.cluster, evaluation.info)
     if not is_in:
         return is_in
-    if not (watch.selector or watch.annotation_selector) or one.metadata is None:
+    if not (watch.selector or watch.annotation_selector) or evaluation.metadata is None:
         return True
-    found = one.metadata
-    return watch.selector.matches(found.labels) and watch.annotation_selector.matches(
-        found.annotations
+    metadata = evaluation.metadata
+    return watch.selector.matches(metadata.labels) and watch.annotation_selector.matches(
+        metadata.annotations
     )

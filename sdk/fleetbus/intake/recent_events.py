@@ -61,15 +61,15 @@ class RecentEvents:
 
     def take(self, ref: ObjectRef, version: Version) -> bytes:
         """Return an object's JSON if it was kept at this version; it is forgotten then."""
-        kept = self._kept.get(ref)
-        if kept is None or kept.version != version:
+        entry = self._kept.get(ref)
+        if entry is None or entry.version != version:
             return b""
         self._forget(ref)
-        return kept.body if kept.at > time.monotonic() - KEPT.total_seconds() else b""
+        return entry.body if entry.at > time.monotonic() - KEPT.total_seconds() else b""
 
     def _forget(self, ref: ObjectRef) -> None:
-        if kept := self._kept.pop(ref, None):
-            self._bytes -= len(kept.body)
+        if entry := self._kept.pop(ref, None):
+            self._bytes -= len(entry.body)
 
     def _expire(self, before: float) -> None:
         while self._kept:

@@ -166,7 +166,7 @@ class RecordedRedisQueue:
             chunks.append(changes)
         for number, chunk in enumerate(chunks):
             refs = {change.ref for change in chunk}
-            its = [one for one in adds if one[1] in refs]
+            its = [pair for pair in adds if pair[1] in refs]
             conflicts |= await self._add_chunk(its, chunk, joined if number == 0 else _Joined())
         return conflicts
 
@@ -180,7 +180,7 @@ class RecordedRedisQueue:
         if len(adds) > BATCH:
             # An object may wake thousands. Its own request must not run before the record has it,
             # others may: a run too many does no harm.
-            adds = sorted(adds, key=lambda one: not one[0].cause)
+            adds = sorted(adds, key=lambda pair: not pair[0].cause)
             await self._queue.add([add for add, _ in adds[:-BATCH]])
             adds = adds[-BATCH:]
         numbers = {ref: number for number, ref in enumerate(ordered, start=1)}
@@ -201,8 +201,8 @@ class RecordedRedisQueue:
             if refused is not None:
                 return refused
         lost: list[Lease] = []
-        for part in _divide(ended):
-            lost += await self._queue.done_recorded(self._ending(part))
+        for portion in _divide(ended):
+            lost += await self._queue.done_recorded(self._ending(portion))
         return lost
 
     def _ending(self, ended: Ended) -> Ending:

@@ -93,7 +93,7 @@ class Router:
     def watches_of_cluster(self, event: Event) -> list[Watch] | None:
         """The watches of the event's resource and cluster; None while that is not known."""
         info = self._clusters.get(event.cluster)
-        found: list[Watch] = []
+        watches: list[Watch] = []
         for watch in self.watches(event):
             try:
                 is_in = watch.clusters.decide(event.cluster, info)
@@ -104,8 +104,8 @@ class Router:
             if is_in is None:
                 return None
             if is_in:
-                found.append(watch)
-        return found
+                watches.append(watch)
+        return watches
 
     def own_request(self, event: Event) -> Request:
         """The request that names the event's object itself."""
@@ -139,67 +139,69 @@ class Router:
             reason: why it is evaluated.
             trace: of the event, for the runs it wakes.
         """
-        one = Evaluation(event, stored, reason, self._clusters.get(event.cluster))
+        evaluation = Evaluation(event, stored, reason, self._clusters.get(event.cluster))
         watches = self.watches(event)
         for watch in watches:
             try:
-                await self._ask(watch, one)
+                await self._ask(watch, evaluation)
             except (RedisError, StoreError):
                 raise  # the store is away: the batch is kept, and nothing is acknowledged (P9)
             except BaseException as e:  # user code: one bad object stops nobody
                 if is_stop(e):
                     raise
-                self._note_failure("predicate_failed", watch, one, e)
-        self._leave_unwatched(one, watches)
-        return self._route(one, watches, trace)
+                self._note_failure("predicate_failed", watch, evaluation, e)
+        self._leave_unwatched(evaluation, watches)
+        return self._route(evaluation, watches, trace)
 
     # --- one watch ------------------------------------------------------------------------------
 
-    async def _ask(self, watch: Watch, one: Evaluation) -> None:
-        found = match(watch, one)
-        is_match = found in (Match.CHANGED, Match.MEMBER)
-        if is_match and not one.is_deleted and watch.predicate is not None:
-            one.keeps_state = True
+    async def _ask(self, watch: Watch, evaluation: Evaluation) -> None:
+        outcome = match(watch, evaluation)
+        is_match = outcome in (Match.CHANGED, Match.MEMBER)
+        if is_match and not evaluation.is_deleted and watch.predicate is not None:
+            evaluation.keeps_state = True
         if not watch.is_identity:
-            await self._wake_targets(watch, one, found)
+            await self._wake_targets(watch, evaluation, outcome)
             return
-        one.wakes_own |= found is Match.CHANGED or (found is Match.LEFT and watch.wake_on_leave)
-        if found is Match.CHANGED or (is_match and one.was_member(watch)):
-            one.members[watch.id] = None
-            one.has_entered |= not one.was_member(watch)
+        evaluation.wakes_own |= outcome is Match.CHANGED or (
+            outcome is Match.LEFT and watch.wake_on_leave
+        )
+        if outcome is Match.CHANGED or (is_match and evaluation.was_member(watch)):
+            evaluation.members[watch.id] = None
+            evaluation.has_entered |= not evaluation.was_member(watch)
 
-    async def _wake_targets(self, watch: Watch, one: Evaluation, found: Match) -> None:
-        before = one.last_targets(watch.id)
-        if found is Match.MEMBER and one.was_member(watch):
-            one.members[watch.id] = before
-            if one.reason is not Reason.GAP:
+    async def _wake_targets(self, watch: Watch, evaluation: Evaluation, outcome: Match) -> None:
+        before = evaluation.last_targets(watch.id)
+        if outcome is Match.MEMBER and evaluation.was_member(watch):
+            evaluation.members[watch.id] = before
+            if evaluation.reason is not Reason.GAP:
                 return
             if before == [TOO_MANY]:
-                one.targets.update(dict.fromkeys(await self._targets(watch, one)))
-        elif found is Match.CHANGED or (found is Match.LEFT and watch.wake_on_leave):
+                evaluation.targets.update(dict.fromkeys(await self._targets(watch, evaluation)))
+        elif outcome is Match.CHANGED or (outcome is Match.LEFT and watch.wake_on_leave):
             targets: list[Request] = []
-            if found is Match.CHANGED or before == [TOO_MANY]:
-                targets = await self._targets(watch, one)
-            if found is Match.CHANGED:
+            if outcome is Match.CHANGED or before == [TOO_MANY]:
+                targets = await self._targets(watch, evaluation)
+            if outcome is Match.CHANGED:
                 items = [_item(request) for request in targets]
-                one.members[watch.id] = items if len(items) <= MAX_TARGETS else [TOO_MANY]
-                if before in ([], items) and _is_ignored(watch, one):
+                evaluation.members[watch.id] = items if len(items) <= MAX_TARGETS else [TOO_MANY]
+                if before in ([], items) and _is_ignored(watch, evaluation):
                     return
-            one.targets.update(dict.fromkeys(targets))
+            evaluation.targets.update(dict.fromkeys(targets))
         else:
             return
         # Whom it woke last, too: it may name another one now.
-        one.targets.update(dict.fromkeys(self.requests(before)))
+        evaluation.targets.update(dict.fromkeys(self.requests(before)))
 
     # --- whom it wakes --------------------------------------------------------------------------
 
-    async def _targets(self, watch: Watch, one: Evaluation) -> list[Request]:
+    async def _targets(self, watch: Watch, evaluation: Evaluation) -> list[Request]:
         if watch.owned:
-            owner = owner_request(self._controller, watch, one.event)
+            owner = owner_request(self._controller, watch, evaluation.event)
             return [owner] if owner else []
         try:
-            own = self.own_request(one.event)
-            return await call_map(watch, one.now, own, self._fleet, self._controller)
+            own_request = self.own_request(evaluation.event)
+            return await call_map(watch, evaluation.now, own_request, self._fleet, self._controller)
         except (RedisError, StoreError):
             raise
         except ClusterNotFound as e:
@@ -207,54 +209,58 @@ class Router:
         except BaseException as e:  # user code: one bad object stops nobody
             if is_stop(e):
                 raise
-            self._note_failure("map_failed", watch, one, e)
+            self._note_failure("map_failed", watch, evaluation, e)
         return []
 
     # --- what follows ---------------------------------------------------------------------------
 
-    def _leave_unwatched(self, one: Evaluation, watches: Iterable[Watch]) -> None:
+    def _leave_unwatched(self, evaluation: Evaluation, watches: Iterable[Watch]) -> None:
         """Wake through the watches that have seen the object and are not declared any more."""
-        if one.last_seen is None or one.is_late:
+        if evaluation.last_seen is None or evaluation.is_late:
             return
         ids = {watch.id for watch in watches}
-        for watch_id, targets in one.last_seen.members.items():
+        for watch_id, targets in evaluation.last_seen.members.items():
             if watch_id not in ids:
-                one.wakes_own |= targets is None
-                one.targets.update(dict.fromkeys(self.requests(targets or ())))
+                evaluation.wakes_own |= targets is None
+                evaluation.targets.update(dict.fromkeys(self.requests(targets or ())))
 
-    def _route(self, one: Evaluation, watches: Sequence[Watch], trace: str) -> Routed:
-        event = one.event
-        decision = decide(one, may_leave=one.is_deleted and _may_leave(watches))
+    def _route(self, evaluation: Evaluation, watches: Sequence[Watch], trace: str) -> Routed:
+        event = evaluation.event
+        decision = decide(evaluation, may_leave=evaluation.is_deleted and _may_leave(watches))
         if decision.is_skipped:
-            self.count_skipped(one.reason)
-        is_first_list = one.reason is not Reason.EVENT or event.verb is Verb.LISTED
+            self.count_skipped(evaluation.reason)
+        is_first_list = evaluation.reason is not Reason.EVENT or event.verb is Verb.LISTED
         priority = Priority.INITIAL if is_first_list else Priority.LIVE
         adds: list[Add] = []
         if decision.wakes_own:
             # A full enqueue has no trigger: it names what is known, and nothing that has changed.
-            trigger = encode_trigger(*one.version) if one.reason is Reason.EVENT else b""
+            trigger = (
+                encode_trigger(*evaluation.version) if evaluation.reason is Reason.EVENT else b""
+            )
             adds.append(Add(self.own_request(event), priority, trigger, trace))
-        targets = [request for request in one.targets if self._is_of_fleet(request, event)]
-        OUTSIDE_FLEET.labels(self._controller.name).inc(len(one.targets) - len(targets))
+        targets = [request for request in evaluation.targets if self._is_of_fleet(request, event)]
+        OUTSIDE_FLEET.labels(self._controller.name).inc(len(evaluation.targets) - len(targets))
         adds += [Add(request, priority, trace=trace, cause=event.cluster) for request in targets]
-        return Routed(adds, decision.last_seen, is_complete=not one.is_undecided)
+        return Routed(adds, decision.last_seen, is_complete=not evaluation.is_undecided)
 
     def _is_of_fleet(self, request: Request, event: Event) -> bool:
         """Whether a target's cluster exists: a map or an owner mark may name any (rule Q9)."""
         is_own = request.cluster == event.cluster
         return is_own or not self._fleet.is_known or self._fleet.has(request.cluster)
 
-    def _note_failure(self, what: str, watch: Watch, one: Evaluation, error: BaseException) -> None:
-        one.is_undecided = True
-        self._failures.note(what, watch, one.event, error)
-        self._schedule_resync(one.event.cluster)
+    def _note_failure(
+        self, event_name: str, watch: Watch, evaluation: Evaluation, error: BaseException
+    ) -> None:
+        evaluation.is_undecided = True
+        self._failures.note(event_name, watch, evaluation.event, error)
+        self._schedule_resync(evaluation.event.cluster)
 
 
 def _may_leave(watches: Sequence[Watch]) -> bool:
     """Whether these watches may have reported an object as left: all of them select objects."""
-    own = [watch for watch in watches if watch.is_identity]
-    return any(watch.wake_on_leave for watch in own) and all(
-        watch.selector or watch.annotation_selector or watch.predicate for watch in own
+    own_watches = [watch for watch in watches if watch.is_identity]
+    return any(watch.wake_on_leave for watch in own_watches) and all(
+        watch.selector or watch.annotation_selector or watch.predicate for watch in own_watches
     )
 
 
@@ -283,9 +289,13 @@ def is_skippable(watches: Sequence[Watch], older: Event, newer: Event) -> bool:
         return False
 
 
-def _is_ignored(watch: Watch, one: Evaluation) -> bool:
+def _is_ignored(watch: Watch, evaluation: Evaluation) -> bool:
     """Whether the watch ignores the change; after a gap it may hide another one."""
-    return watch.ignore is not None and one.reason is Reason.EVENT and watch.ignore(one.event)
+    return (
+        watch.ignore is not None
+        and evaluation.reason is Reason.EVENT
+        and watch.ignore(evaluation.event)
+    )
 
 
 def _item(request: Request) -> str:

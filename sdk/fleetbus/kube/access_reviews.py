@@ -55,7 +55,7 @@ def rights_of(rules: Iterable[Mapping[str, Any]], namespace: str = "") -> list[R
 
 async def missing_rights(
     client: KubeClient,
-    wanted: Iterable[Right],
+    required: Iterable[Right],
     *,
     user: str = "",
     groups: Sequence[str] = (),
@@ -64,7 +64,7 @@ async def missing_rights(
 
     Args:
         client: of the API server.
-        wanted: what is asked for.
+        required: what is asked for.
         user: empty for the user of the client; another one needs the right to create
             SubjectAccessReviews.
         groups: those of the other user.
@@ -80,7 +80,7 @@ async def missing_rights(
         async with turns:
             return await _is_allowed(client, right, subject)
 
-    rights = list(dict.fromkeys(wanted))
+    rights = list(dict.fromkeys(required))
     allowed = await asyncio.gather(*map(is_allowed, rights))
     return [right for right, is_there in zip(rights, allowed, strict=True) if not is_there]
 

@@ -32,15 +32,15 @@ _MOST: Final = 100_000
 """The least recently used answers go first; one that is forgotten costs one request."""
 
 
-def is_applied(wanted: Mapping[str, Any], live: Mapping[str, Any], manager: str) -> bool:
-    """Whether `live` shows, text by text, what applying `wanted` as `manager` makes of it.
+def is_applied(desired: Mapping[str, Any], live: Mapping[str, Any], manager: str) -> bool:
+    """Whether `live` shows, text by text, what applying `desired` as `manager` makes of it.
 
     False says nothing: the server may take both for the same.
     """
-    owned = _applied_fields(live, manager, str(wanted["apiVersion"]))
+    owned = _applied_fields(live, manager, str(desired["apiVersion"]))
     if owned is None:
         return False
-    configuration = {key: value for key, value in wanted.items() if key not in _IDENTITY}
+    configuration = {key: value for key, value in desired.items() if key not in _IDENTITY}
     metadata = cast("Tree", configuration["metadata"])
     configuration["metadata"] = {k: v for k, v in metadata.items() if k not in _UNOWNED_METADATA}
     return _same(owned, configuration, live)
@@ -60,9 +60,9 @@ def is_unchanged(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     return _dump(_content(before)) == _dump(_content(after))
 
 
-def digest(wanted: Mapping[str, Any]) -> bytes:
+def digest(obj: Mapping[str, Any]) -> bytes:
     """Hash an object."""
-    return hashlib.blake2b(_dump(wanted), digest_size=16).digest()
+    return hashlib.blake2b(_dump(obj), digest_size=16).digest()
 
 
 class ServerAnswers:
@@ -77,44 +77,44 @@ class ServerAnswers:
         self._answers: OrderedDict[tuple[str, str, str], bytes] = OrderedDict()
 
     def note(
-        self, cluster: str, wanted: Mapping[str, Any], made: Mapping[str, Any], manager: str = ""
+        self, cluster: str, desired: Mapping[str, Any], answer: Mapping[str, Any], manager: str = ""
     ) -> None:
         """Remember that the server has nothing to change any more.
 
         Args:
             cluster: the name of the cluster.
-            wanted: the configuration without preconditions, or a merge patch.
-            made: the object as the server has answered.
-            manager: the field manager that applies; "" where `wanted` itself shows what is no
+            desired: the configuration without preconditions, or a merge patch.
+            answer: the object as the server has answered.
+            manager: the field manager that applies; "" where `desired` itself shows what is no
                 longer applied: then objects without managedFields can be compared.
         """
-        key = (cluster, str(made["metadata"].get("uid")), manager)
-        self._answers[key] = facts_of(wanted, made, manager)
+        key = (cluster, str(answer["metadata"].get("uid")), manager)
+        self._answers[key] = facts_of(desired, answer, manager)
         self._answers.move_to_end(key)
         if len(self._answers) > _MOST:
             self._answers.popitem(last=False)
 
     def covers(
-        self, cluster: str, wanted: Mapping[str, Any], live: Mapping[str, Any], manager: str = ""
+        self, cluster: str, desired: Mapping[str, Any], live: Mapping[str, Any], manager: str = ""
     ) -> bool:
         """Whether the server is known to have nothing to change; arguments as for `note`."""
         key = (cluster, str(live["metadata"].get("uid")), manager)
         if key not in self._answers:
             return False
         self._answers.move_to_end(key)
-        return self._answers[key] == facts_of(wanted, live, manager)
+        return self._answers[key] == facts_of(desired, live, manager)
 
 
-def facts_of(wanted: Mapping[str, Any], live: Mapping[str, Any], manager: str) -> bytes:
+def facts_of(desired: Mapping[str, Any], live: Mapping[str, Any], manager: str) -> bytes:
     """Hash everything that the result of an apply depends on, as far as the object shows it."""
-    owned = _applied_fields(live, manager, str(wanted["apiVersion"]))
+    owned = _applied_fields(live, manager, str(desired["apiVersion"]))
     metadata = cast("Tree", live["metadata"])
     named: Tree = {key: metadata.get(key) for key in _LISTS}
     for name in _MAPS:
-        ours = _members(wanted["metadata"].get(name)).keys() | _owned_keys(owned, name)
-        named[name] = {k: v for k, v in _members(metadata.get(name)).items() if k in ours}
-    body = {key: part for key, part in live.items() if key not in ("status", "metadata")}
-    return digest({"wanted": wanted, "owned": owned, "metadata": named, "body": body})
+        managed_names = _members(desired["metadata"].get(name)).keys() | _owned_keys(owned, name)
+        named[name] = {k: v for k, v in _members(metadata.get(name)).items() if k in managed_names}
+    body = {key: value for key, value in live.items() if key not in ("status", "metadata")}
+    return digest({"wanted": desired, "owned": owned, "metadata": named, "body": body})
 
 
 def _content(tree: Mapping[str, Any]) -> Tree:
@@ -150,36 +150,41 @@ def _applied_fields(live: Mapping[str, Any], manager: str, api_version: str) -> 
     return None
 
 
-def _same(owned: Tree, wanted: Any, live: Any) -> bool:
+def _same(owned: Tree, desired: Any, live: Any) -> bool:
     parts = {key: _members(tree) for key, tree in owned.items() if key != "."}
     if parts and all(key.startswith("f:") for key in parts):
-        return _same_members(parts, wanted, live)
+        return _same_members(parts, desired, live)
     if parts and all(key.startswith("k:") for key in parts):
-        return _same_items(parts, wanted, live)
+        return _same_items(parts, desired, live)
     if parts and all(key.startswith("v:") for key in parts):
-        return _same_set(parts, wanted, live)
-    return is_identical(wanted, live)
+        return _same_set(parts, desired, live)
+    return is_identical(desired, live)
 
 
-def _same_members(parts: Tree, wanted: Any, live: Any) -> bool:
-    if not isinstance(wanted, dict) or not isinstance(live, dict):
+def _same_members(parts: Tree, desired: Any, live: Any) -> bool:
+    if not isinstance(desired, dict) or not isinstance(live, dict):
         return False
-    ours, theirs = cast("Tree", wanted), cast("Tree", live)
+    desired_members, live_members = cast("Tree", desired), cast("Tree", live)
     names = {key[2:] for key in parts}
-    if names != ours.keys():
+    if names != desired_members.keys():
         return False
-    return all(_same(parts[f"f:{key}"], ours[key], theirs.get(key)) for key in names)
+    return all(
+        _same(parts[f"f:{key}"], desired_members[key], live_members.get(key)) for key in names
+    )
 
 
-def _same_items(parts: Tree, wanted: Any, live: Any) -> bool:
+def _same_items(parts: Tree, desired: Any, live: Any) -> bool:
     """Whether all items are there, in our order: the order of variables or rules may matter.
 
     The work grows with the items, not with their square: a list of thousands must stall nobody.
     """
-    if not isinstance(wanted, list) or not isinstance(live, list):
+    if not isinstance(desired, list) or not isinstance(live, list):
         return False
-    ours, theirs = ItemsByKey(cast("list[Any]", wanted)), ItemsByKey(cast("list[Any]", live))
-    if len(ours) != len(parts):
+    desired_items, live_items = (
+        ItemsByKey(cast("list[Any]", desired)),
+        ItemsByKey(cast("list[Any]", live)),
+    )
+    if len(desired_items) != len(parts):
         return False
     places: dict[int, int] = {}
     for text, tree in parts.items():
@@ -187,24 +192,24 @@ def _same_items(parts: Tree, wanted: Any, live: Any) -> bool:
             return False
         # Members of the key may come from defaults, as the protocol of a port does.
         required = {name for name in key if f"f:{name}" in tree}
-        mine, there = ours.places(key, required), theirs.places(key, key.keys())
+        mine, there = desired_items.places(key, required), live_items.places(key, key.keys())
         if len(mine) != 1 or len(there) != 1:
             return False
-        if not _same(tree, wanted[mine[0]], live[there[0]]):
+        if not _same(tree, desired[mine[0]], live[there[0]]):
             return False
         places[mine[0]] = there[0]
     order = [places[number] for number in sorted(places)]
-    return len(order) == len(ours) and order == sorted(order)
+    return len(order) == len(desired_items) and order == sorted(order)
 
 
-def _same_set(parts: Tree, wanted: Any, live: Any) -> bool:
-    if not isinstance(wanted, list) or not isinstance(live, list):
+def _same_set(parts: Tree, desired: Any, live: Any) -> bool:
+    if not isinstance(desired, list) or not isinstance(live, list):
         return False
-    ours = list(map(_dump, cast("list[Any]", wanted)))
-    theirs = map(_dump, cast("list[Any]", live))
+    desired_values = list(map(_dump, cast("list[Any]", desired)))
+    live_values = map(_dump, cast("list[Any]", live))
     try:
         values = {_dump(json.loads(text[2:])) for text in parts}
     except (ValueError, RecursionError):
         return False
-    is_ours = len(ours) == len(values) and set(ours) == values
-    return is_ours and [value for value in theirs if value in values] == ours
+    is_ours = len(desired_values) == len(values) and set(desired_values) == values
+    return is_ours and [value for value in live_values if value in values] == desired_values

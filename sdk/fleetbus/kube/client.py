@@ -162,9 +162,9 @@ class KubeClient:
         """
         query = {"limit": str(PAGE_SIZE), **selector_query(label_selector, field_selector)}
         with name_cluster_in_errors(self.cluster):
-            found = await all_objects(self._lister(path_of(resource, namespace)), query)
+            objects = await all_objects(self._lister(path_of(resource, namespace)), query)
         await self.confirm()  # objects that are not in the list are absent
-        return found
+        return objects
 
     @must_be_awaited
     async def has_any(self, resource: str | Resource) -> bool:
@@ -174,10 +174,10 @@ class KubeClient:
             NotFound: the server does not serve the type.
         """
         with name_cluster_in_errors(self.cluster):
-            found = await first_object(self._lister(path_of(resource)), {})
-        if found is None:
+            obj = await first_object(self._lister(path_of(resource)), {})
+        if obj is None:
             await self.confirm()
-        return found is not None
+        return obj is not None
 
     def _lister(self, path: str) -> FetchPage:
         return lambda query: self.request(Call("GET", path, query))
@@ -285,8 +285,8 @@ class KubeClient:
         """
         preconditions = {"uid": uid, "resourceVersion": resource_version}
         options = Object(apiVersion="v1", kind="DeleteOptions", propagationPolicy=propagation)
-        if given := {key: value for key, value in preconditions.items() if value}:
-            options["preconditions"] = given
+        if required := {key: value for key, value in preconditions.items() if value}:
+            options["preconditions"] = required
         path = path_of(resource, namespace, name)
         try:
             answer = await self.request(Call("DELETE", path, body=orjson.dumps(options)))

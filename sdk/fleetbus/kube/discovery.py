@@ -142,8 +142,8 @@ class Discovery:
         """
         if anew and (reading := self._reading_version.get(api_version)):
             await asyncio.wait([reading])  # it may have begun before what the caller waits for
-        elif known := None if anew else self._documents.get(api_version):
-            return known.resources
+        elif document := None if anew else self._documents.get(api_version):
+            return document.resources
         reading = self._reading_version.get(api_version)
         if reading is None or reading.done():
             task = self._read_document(api_version)
@@ -180,11 +180,11 @@ class Discovery:
             KubeError: it is unknown; never NotFound.
         """
         try:
-            found = await self.refresh()
+            resources = await self.refresh()
         except errors.NotFound as e:  # every API server has discovery: this is none
             raise self._named(unknown(str(e))) from e
         failed = [v for v in self._failed if v.rpartition("/")[0] == resource.group]
-        if any(api.resource.key == resource.key for api in found):
+        if any(api.resource.key == resource.key for api in resources):
             return True
         if failed:
             raise self._named(unknown(f"{', '.join(failed)} cannot be read"))
@@ -197,12 +197,12 @@ class Discovery:
             KubeError: the core group cannot be read; or another cluster answers, so that nothing
                 is known to be absent.
         """
-        found = _of_kind(await self.version(api_version), kind)
-        if found is None and not _is_recent(self._documents[api_version].read_at):
-            found = _of_kind(await self.version(api_version, anew=True), kind)
-        if found is None and self._confirm is not None:
+        resource = _of_kind(await self.version(api_version), kind)
+        if resource is None and not _is_recent(self._documents[api_version].read_at):
+            resource = _of_kind(await self.version(api_version, anew=True), kind)
+        if resource is None and self._confirm is not None:
             await self._confirm()
-        return found
+        return resource
 
     async def by_name(self, text: str) -> ApiResource | None:
         """The resource of a name as users write it: full, kubectl's, plural or short.
@@ -211,41 +211,41 @@ class Discovery:
             InvalidName: the text is not a resource name.
         """
         for name in parse_resource_name(text):
-            if found := await self._find(lambda r, name=name: _is_meant(r, name)):
-                return found
+            if resource := await self._find(lambda r, name=name: _is_meant(r, name)):
+                return resource
         return None
 
     async def _find(self, matches: Callable[[ApiResource], bool]) -> ApiResource | None:
-        found = _first(await self.resources(), matches)
-        if found is None and not _is_recent(self._read_at):
-            found = _first(await self.refresh(), matches)
-        return found
+        resource = _first(await self.resources(), matches)
+        if resource is None and not _is_recent(self._read_at):
+            resource = _first(await self.refresh(), matches)
+        return resource
 
     async def _read_document(self, api_version: str) -> list[ApiResource]:
-        found: list[ApiResource] = []
+        resources: list[ApiResource] = []
         if _API_VERSION.fullmatch(api_version):  # a user may have written it, and it is in a path
             group, _, version = api_version.rpartition("/")
             self._count = 0
             where = GroupVersion(group, version, is_preferred=True)
             read = await self._read_version(asyncio.Semaphore(), where)
-            found = read if isinstance(read, list) else []
-        self._documents[api_version] = _Document(found, time.monotonic())
-        return found
+            resources = read if isinstance(read, list) else []
+        self._documents[api_version] = _Document(resources, time.monotonic())
+        return resources
 
     async def _read(self) -> list[ApiResource]:
         self._count = 0
-        found: list[ApiResource] = []
+        resources: list[ApiResource] = []
         failed: dict[str, errors.KubeError] = {}
         for where, read in await self._read_versions():
             if isinstance(read, list):
-                found += read
+                resources += read
                 self._documents[str(where)] = _Document(read, time.monotonic())
             else:
                 failed[str(where)] = read  # an aggregated API that is down
         if self._confirm is not None:
             await self._confirm()
-        self._resources, self._failed, self._read_at = found, failed, time.monotonic()
-        return found
+        self._resources, self._failed, self._read_at = resources, failed, time.monotonic()
+        return resources
 
     async def _read_versions(
         self,
@@ -333,7 +333,7 @@ def _is_recent(read_at: float) -> bool:
 
 
 def _of_kind(resources: Iterable[ApiResource], kind: str) -> ApiResource | None:
-    return next((one for one in resources if one.kind == kind), None)
+    return next((resource for resource in resources if resource.kind == kind), None)
 
 
 def _see(reading: asyncio.Task[list[ApiResource]]) -> None:

@@ -107,18 +107,18 @@ class EventRecorder:
     ) -> Object:
         """Create the Event or raise its count; another process may do the same concurrently."""
         _, namespace, name = place
-        known = self._known.get(place)
+        stored = self._known.get(place)
         for _ in range(_ATTEMPTS):
             try:
-                if known is None:
+                if stored is None:
                     return await client.create(_EVENTS, event)
-                return await client.patch(_EVENTS, namespace, name, _repeat(known, event))
+                return await client.patch(_EVENTS, namespace, name, _repeat(stored, event))
             except Conflict:  # it exists already, or another process raised the count first
-                known = await client.get(_EVENTS, namespace, name)
+                stored = await client.get(_EVENTS, namespace, name)
             except NotFound:
-                if known is None:
+                if stored is None:
                     raise  # the namespace is missing
-                known = None  # it has expired
+                stored = None  # it has expired
         raise Conflict(409, "Conflict", "the count of the Event was changed concurrently")
 
 
@@ -134,8 +134,8 @@ def _event(obj: Object, reason: str, message: str, type_: EventType, controller:
         "resourceVersion": metadata.get("resourceVersion", ""),
     }
     component = f"fleetbus-{controller}" if controller else "fleetbus"
-    said = (about["uid"] or (about["kind"], namespace, about["name"]), type_, reason, message)
-    digest = blake2b(repr((component, *said)).encode(), digest_size=8).hexdigest()
+    identity = (about["uid"] or (about["kind"], namespace, about["name"]), type_, reason, message)
+    digest = blake2b(repr((component, *identity)).encode(), digest_size=8).hexdigest()
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
         "apiVersion": "v1",
@@ -157,9 +157,9 @@ def _event(obj: Object, reason: str, message: str, type_: EventType, controller:
     }
 
 
-def _repeat(known: Object, event: Object) -> Object:
+def _repeat(stored: Object, event: Object) -> Object:
     return {
-        "metadata": {"resourceVersion": known["metadata"]["resourceVersion"]},
-        "count": int(known.get("count") or 1) + 1,
+        "metadata": {"resourceVersion": stored["metadata"]["resourceVersion"]},
+        "count": int(stored.get("count") or 1) + 1,
         "lastTimestamp": event["lastTimestamp"],
     }

@@ -84,11 +84,11 @@ class FieldPath:
         """
         here = [tree]
         for step in self.steps:
-            here = [below for one in here for below in _below(one, step)]
+            here = [below for value in here for below in _below(value, step)]
             if len(here) > MAX_VALUES:
                 raise TooManyValues(f"more than {MAX_VALUES} values at {self}")
-        found = tuple(one_of(value) for value in here)
-        return found if self.is_many else (found[0] if found else None)
+        values = tuple(one_of(value) for value in here)
+        return values if self.is_many else (values[0] if values else None)
 
     def __str__(self) -> str:
         text = ""
@@ -109,9 +109,9 @@ def one_of(value: Any) -> One:
 
 def texts_of(value: Value) -> Sequence[str]:
     """The texts that a selector compares; an absent field is an empty one, a map or list none."""
-    found = value if isinstance(value, tuple) else (value,)
-    texts = [_text(one) for one in found if not isinstance(one, Special)]
-    return texts if found else ("",)
+    values = value if isinstance(value, tuple) else (value,)
+    texts = [_text(element) for element in values if not isinstance(element, Special)]
+    return texts if values else ("",)
 
 
 def _text(value: Scalar | None) -> str:
@@ -124,8 +124,8 @@ def _below(tree: Any, step: Step) -> Sequence[Any]:
     if isinstance(step, str):
         if not isinstance(tree, Mapping):
             return ()
-        known = cast("Mapping[str, Any]", tree)
-        return (known[step],) if step in known else ()
+        fields = cast("Mapping[str, Any]", tree)
+        return (fields[step],) if step in fields else ()
     if not isinstance(tree, list):
         return ()
     elements = cast("list[Any]", tree)
@@ -146,27 +146,29 @@ def _parse(text: str) -> tuple[Step, ...]:
     path = path.removeprefix(".")
     if not path or len(path) > MAX_LENGTH:
         raise _invalid(text)
-    if found := _STRINGS_BELOW.fullmatch(path):
-        return ("metadata", found[1], re.sub(r"\\(.)", r"\1", found[2]))
+    if match := _STRINGS_BELOW.fullmatch(path):
+        return ("metadata", match[1], re.sub(r"\\(.)", r"\1", match[2]))
     steps: list[Step] = []
     at = 0
     while at < len(path):
-        part = _PART.match(path, at)
-        if part is None or len(steps) == MAX_STEPS:
+        step_match = _PART.match(path, at)
+        if step_match is None or len(steps) == MAX_STEPS:
             raise _invalid(text)
-        steps.append(_step(part))
-        at = part.end()
+        steps.append(_step(step_match))
+        at = step_match.end()
     if not isinstance(steps[0], str):
         raise _invalid(text)
     return tuple(steps)
 
 
-def _step(part: re.Match[str]) -> Step:
-    if part["all"]:
+def _step(step_match: re.Match[str]) -> Step:
+    if step_match["all"]:
         return Special.EACH
-    if part["index"]:
-        return int(part["index"])
-    return part["single"] or part["double"] or re.sub(r"\\(.)", r"\1", part["key"])
+    if step_match["index"]:
+        return int(step_match["index"])
+    return (
+        step_match["single"] or step_match["double"] or re.sub(r"\\(.)", r"\1", step_match["key"])
+    )
 
 
 def _invalid(text: str) -> InvalidPath:

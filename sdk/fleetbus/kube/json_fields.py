@@ -11,10 +11,10 @@ Tree = dict[str, Any]
 def look(tree: object, *path: str) -> Any:
     """Return the value at a path; None if there is none."""
     here = tree
-    for part in path:
+    for step in path:
         if not isinstance(here, dict):
             return None
-        here = cast("Tree", here).get(part)
+        here = cast("Tree", here).get(step)
     return here
 
 

@@ -26,9 +26,9 @@ def render_start(value: object, longest: int, budget: PathBudget) -> str:
         return _render_scalar(value)[:longest]
     parts: list[str] = []
     length = 0
-    for part in _json_parts(cast("object", value), longest, budget):
-        parts.append(part)
-        length += len(part)
+    for piece in _json_parts(cast("object", value), longest, budget):
+        parts.append(piece)
+        length += len(piece)
         if length >= longest:
             break
     return "".join(parts)[:longest]

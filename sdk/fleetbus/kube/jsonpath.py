@@ -101,9 +101,9 @@ class _Reader:
 
     def skip(self, *tokens: str) -> str:
         """Skip one of some tokens, and return it; empty if none is next."""
-        found = next((token for token in tokens if self._text.startswith(token, self.at)), "")
-        self.at += len(found)
-        return found
+        skipped = next((token for token in tokens if self._text.startswith(token, self.at)), "")
+        self.at += len(skipped)
+        return skipped
 
     def take(self, pattern: re.Pattern[str]) -> str:
         """Read what matches a pattern; empty if nothing does."""
@@ -128,8 +128,8 @@ class _Reader:
 
     def error(self, why: str) -> InvalidJsonPath:
         """An error that shows where reading stopped."""
-        rest = self._text[self.at : self.at + 20]
-        return InvalidJsonPath(f"invalid JSONPath {self._text!r:.80}: {why} at {rest!r}")
+        following = self._text[self.at : self.at + 20]
+        return InvalidJsonPath(f"invalid JSONPath {self._text!r:.80}: {why} at {following!r}")
 
     def path(self, *, is_bare: bool = False) -> tuple[Step, ...]:
         """Read the steps of a path.
@@ -187,7 +187,7 @@ class _Reader:
         if end < 0:
             raise self.error("expected ']'")
         parts = self._text[self.at : end].split(",")
-        branches = [self._element(part.strip(" ") if len(parts) > 1 else part) for part in parts]
+        branches = [self._element(item.strip(" ") if len(parts) > 1 else item) for item in parts]
         self.at = end + 1
         return branches[0] if len(branches) == 1 else union(branches)
 
@@ -284,20 +284,20 @@ class JsonPathTemplate:
 
 
 def _render(parts: Sequence[_Part], tree: object, budget: PathBudget) -> str:
-    found: list[str] = []
+    rendered: list[str] = []
     for part in parts:
         budget.spend(1)
         if isinstance(part, str):
-            found.append(part)
+            rendered.append(part)
         elif isinstance(part, _Range):
             elements = run_steps(part.steps, [tree], budget)
-            found += [_render(part.body, each, budget) for each in elements]
+            rendered += [_render(part.body, each, budget) for each in elements]
         else:
             texts = [_render_result(value) for value in run_steps(part, [tree], budget)]
             for text in texts:
                 budget.spend_text(text)
-            found.append(" ".join(texts))
-    return "".join(found)
+            rendered.append(" ".join(texts))
+    return "".join(rendered)
 
 
 def _render_result(value: object) -> str:
@@ -319,22 +319,22 @@ class _TemplateReader(_Reader):
 
     def parts(self, *, is_nested: bool) -> Sequence[_Part]:
         """Read up to `{end}`, or to the end of the template."""
-        found: list[_Part] = []
+        template_parts: list[_Part] = []
         while True:
             if text := self.take(re.compile(r"[^{]+")):
-                found.append(text)
+                template_parts.append(text)
             if self.at >= len(self._text):
                 if is_nested:
                     raise self.error("{range} without {end}")
-                return found
+                return template_parts
             self.expect("{")
             self.spaces()
             if self.take(re.compile(r"end\s*(?=})")):
                 self.expect("}")
                 if not is_nested:
                     raise self.error("{end} without {range}")
-                return found
-            found += self._action()
+                return template_parts
+            template_parts += self._action()
 
     def _action(self) -> Sequence[_Part]:
         if self.take(_RANGE):

@@ -21,10 +21,10 @@ _SCALARS: Final = (str, int, float, bool)
 def read_key(text: str) -> dict[str, Any]:
     """The key of an item as managedFields have it, `k:{"name":"web"}`; empty if it is none."""
     try:
-        found: Any = json.loads(text[2:])
+        value: Any = json.loads(text[2:])
     except (ValueError, RecursionError):
         return {}
-    key = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    key = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     is_key = len(key) <= _MAX_NAMES and all(isinstance(each, _SCALARS) for each in key.values())
     return key if is_key else {}
 
@@ -51,10 +51,10 @@ class ItemsByKey:
             if len(self._indexes) == _MAX_INDEXES:
                 return []
             index = self._indexes[names] = self._index(names)
-        found: list[int] = []
+        positions: list[int] = []
         for present in _subsets(names, required):
-            found += index.get((present, values_of(key, present)), ())
-        return found
+            positions += index.get((present, values_of(key, present)), ())
+        return positions
 
     def _index(self, names: Sequence[str]) -> dict[tuple[tuple[str, ...], _Values], list[int]]:
         index: dict[tuple[tuple[str, ...], _Values], list[int]] = {}

@@ -72,8 +72,8 @@ def read_documents(text: str) -> list[object]:
         ValueError: it is invalid, or cannot be written as JSON; the message does not quote values.
     """
     try:
-        found = list(yaml.load_all(text, Loader=_Loader))
-        return [_as_json(one) for one in found if one is not None]
+        documents = list(yaml.load_all(text, Loader=_Loader))
+        return [_as_json(document) for document in documents if document is not None]
     except yaml.YAMLError as e:
         mark = getattr(e, "problem_mark", None)
         raise ValueError(f"invalid YAML{f' at line {mark.line + 1}' if mark else ''}") from e

@@ -49,10 +49,10 @@ def field_step(name: str) -> Step:
 
 def wildcard(values: Values, budget: PathBudget) -> Values:
     """`.*`: the members of objects and the elements of lists."""
-    found: Values = []
+    children: Values = []
     for value in values:
-        found += _children(value, budget)
-    return found
+        children += _children(value, budget)
+    return children
 
 
 def _children(value: object, budget: PathBudget) -> Values:
@@ -76,13 +76,13 @@ def descend(steps: Sequence[Step]) -> Step:
                 yield from every(child, depth + 1, budget)
 
     def step(values: Values, budget: PathBudget) -> Values:
-        found: Values = []
+        results: Values = []
         for value in values:
             for each in every(value, 0, budget):
-                found += run_steps(steps, [each], budget)
-                if len(found) > _MAX_VALUES:
+                results += run_steps(steps, [each], budget)
+                if len(results) > _MAX_VALUES:
                     raise InvalidJsonPath(f"the path has more than {_MAX_VALUES} values")
-        return found
+        return results
 
     return step
 
@@ -91,7 +91,7 @@ def union(branches: Sequence[Step]) -> Step:
     """`[a,b]`: the values of one branch after the other."""
 
     def step(values: Values, budget: PathBudget) -> Values:
-        return [found for branch in branches for found in run_steps((branch,), values, budget)]
+        return [value for branch in branches for value in run_steps((branch,), values, budget)]
 
     return step
 
@@ -107,7 +107,7 @@ def chain(steps: Sequence[Step]) -> Step:
 
 def slice_step(text: str) -> Step:
     """`[n]`, `[a:b]` or `[a:b:c]`; as in Go, an index out of range is an error."""
-    parts = [int(part) if part not in {"", "-"} else None for part in text.split(":")]
+    parts = [int(number) if number not in {"", "-"} else None for number in text.split(":")]
     start, is_one = parts[0] or 0, len(parts) == 1
     end = parts[1] if len(parts) > 1 else None
     stride = 1 if len(parts) < 3 or parts[2] is None else parts[2]  # noqa: PLR2004 -- start:end:step
@@ -125,16 +125,16 @@ def slice_step(text: str) -> Step:
         return value[first:last:stride]
 
     def step(values: Values, budget: PathBudget) -> Values:
-        found: Values = []
+        results: Values = []
         for elements in map(cut, _lists(values, f"[{text}]")):
             budget.spend(len(elements))
-            found += elements
-        return found
+            results += elements
+        return results
 
     return step
 
 
-def _lists(values: Values, part: str) -> Iterator[Values]:
+def _lists(values: Values, place: str) -> Iterator[Values]:
     """Yield the lists among values, without nulls.
 
     Raises:
@@ -144,7 +144,7 @@ def _lists(values: Values, part: str) -> Iterator[Values]:
         if value is None:
             continue
         if not isinstance(value, list):
-            raise InvalidJsonPath(f"{part} needs a list, not {_kind(value)}")
+            raise InvalidJsonPath(f"{place} needs a list, not {_kind(value)}")
         yield cast("Values", value)
 
 
@@ -181,10 +181,10 @@ def filter_step(left: Operand, operator: str, right: Operand | None) -> Step:
         return _compare(lefts[0], operator, rights[0])
 
     def step(values: Values, budget: PathBudget) -> Values:
-        found: Values = []
+        results: Values = []
         for elements in _lists(values, "a filter"):
-            found += [each for each in elements if keeps(each, budget)]
-        return found
+            results += [each for each in elements if keeps(each, budget)]
+        return results
 
     return step
 

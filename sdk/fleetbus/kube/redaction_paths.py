@@ -59,24 +59,24 @@ def parse_path(text: str) -> Path:
     steps: list[str] = []
     at = 0
     while at < len(text):
-        found = _STEP.match(text, at)
-        if found is None:
+        match = _STEP.match(text, at)
+        if match is None:
             raise ValueError(f"path {text!r} is invalid at {text[at:]!r}")
-        steps.append(_name_of(found, text))
-        at = found.end()
+        steps.append(_name_of(match, text))
+        at = match.end()
     if not steps:
         raise ValueError("a path is empty")
     path = tuple(steps)
-    for kept in _MUST_STAY:
-        if len(path) <= len(kept) and all(map(fits, path, kept)):
-            raise ValueError(f"path {text!r} would remove {'.'.join(kept)}, which must stay")
+    for required in _MUST_STAY:
+        if len(path) <= len(required) and all(map(fits, path, required)):
+            raise ValueError(f"path {text!r} would remove {'.'.join(required)}, which must stay")
     return path
 
 
-def _name_of(found: re.Match[str], text: str) -> str:
-    plain = found["plain"]
+def _name_of(match: re.Match[str], text: str) -> str:
+    plain = match["plain"]
     if plain is None:
-        return found["single"] or found["double"] or found["bare"]
+        return match["single"] or match["double"] or match["bare"]
     if not _PLAIN.fullmatch(plain):
         # `a.b/c` would be parsed as `b/c` below `a`, and match nothing.
         raise ValueError(f"path {text!r}: write {plain!r} in brackets, with its whole name")
@@ -122,24 +122,24 @@ class Cut:
         named = self.named.get(name)
         if not self.patterns:
             return named
-        found = [cut for pattern, cut in self.patterns.items() if fits(pattern, name)]
+        cuts = [cut for pattern, cut in self.patterns.items() if fits(pattern, name)]
         if named is not None:
-            found.append(named)
-        return reduce(_merged, found) if found else None
+            cuts.append(named)
+        return reduce(_merged, cuts) if cuts else None
 
 
-def _merged(one: Cut, other: Cut) -> Cut:
+def _merged(first: Cut, other: Cut) -> Cut:
     return Cut(
-        is_dropped=one.is_dropped or other.is_dropped,
-        mark=other.mark if one.mark is None else one.mark,
-        named=_joined(one.named, other.named),
-        patterns=_joined(one.patterns, other.patterns),
+        is_dropped=first.is_dropped or other.is_dropped,
+        mark=other.mark if first.mark is None else first.mark,
+        named=_joined(first.named, other.named),
+        patterns=_joined(first.patterns, other.patterns),
     )
 
 
-def _joined(one: dict[str, Cut], other: dict[str, Cut]) -> dict[str, Cut]:
-    both = {name: _merged(one[name], other[name]) for name in one.keys() & other.keys()}
-    return {**one, **other, **both}
+def _joined(first: dict[str, Cut], other: dict[str, Cut]) -> dict[str, Cut]:
+    both = {name: _merged(first[name], other[name]) for name in first.keys() & other.keys()}
+    return {**first, **other, **both}
 
 
 def cut_members(members: RawObject, cut: Cut) -> bool:
@@ -191,12 +191,12 @@ def _cut_list(raw: msgspec.Raw, cut: Cut) -> msgspec.Raw:
     if not cut.named and cut.patterns.keys() == {_ANY}:
         # The usual case: no item is named by its index.
         below = cut.patterns[_ANY]
-        kept = [left for item in items if (left := _cut(item, below)) is not None]
+        remaining = [left for item in items if (left := _cut(item, below)) is not None]
     else:
         numbered = {str(index): item for index, item in enumerate(items)}
         cut_members(numbered, cut)
-        kept = list(numbered.values())
-    return msgspec.Raw(_encoder.encode(kept))
+        remaining = list(numbered.values())
+    return msgspec.Raw(_encoder.encode(remaining))
 
 
 def _masked(raw: msgspec.Raw, mark: Mark) -> msgspec.Raw:

@@ -86,11 +86,11 @@ def path_of(resource: str | Resource, namespace: str = "", name: str = "") -> st
     """
     if {namespace, name} & {".", ".."}:
         raise InvalidName("neither '.' nor '..' can be the name of an object")
-    found = parse_resource(resource) if isinstance(resource, str) else resource
-    parts = [found.api_path]
+    parsed = parse_resource(resource) if isinstance(resource, str) else resource
+    parts = [parsed.api_path]
     if namespace:
         parts.append(f"namespaces/{quote(namespace, safe='')}")
-    parts.append(found.plural)
+    parts.append(parsed.plural)
     if name:
         parts.append(quote(name, safe=""))
     return "/".join(parts)
@@ -98,10 +98,10 @@ def path_of(resource: str | Resource, namespace: str = "", name: str = "") -> st
 
 def used_path(cluster: str, resource: str | Resource, namespace: str, name: str = "") -> str:
     """`path_of` an object that is read or written live; a run records that it uses its resource."""
-    found = parse_resource(resource) if isinstance(resource, str) else resource
+    parsed = parse_resource(resource) if isinstance(resource, str) else resource
     if cluster and (run := current_run()):
-        run.used.add((cluster, found.key))
-    return path_of(found, namespace, name)
+        run.used.add((cluster, parsed.key))
+    return path_of(parsed, namespace, name)
 
 
 def read_path(path: str) -> ApiPath:
@@ -110,19 +110,23 @@ def read_path(path: str) -> ApiPath:
     Raises:
         InvalidName: it is another path: discovery, `/version` and the like.
     """
-    parts = [unquote(part) for part in path.strip("/").split("/")]
+    parts = [unquote(segment) for segment in path.strip("/").split("/")]
     if parts[0] == "api" and len(parts) >= _GROUP_PARTS:
-        group, version, rest = _CORE, parts[1], parts[2:]
+        group, version, segments = _CORE, parts[1], parts[2:]
     elif parts[0] == "apis" and len(parts) > _GROUP_PARTS:
-        group, version, rest = parts[1], parts[2], parts[3:]
+        group, version, segments = parts[1], parts[2], parts[3:]
     else:
         raise InvalidName(f"{path!r} is not the path of a resource")
     namespace = ""
     # `namespaces/NAME/status` is a subresource of a namespace, not a resource in it.
-    is_namespaced = rest[0] == "namespaces" and rest[2:3] not in ([], ["status"], ["finalize"])
+    is_namespaced = segments[0] == "namespaces" and segments[2:3] not in (
+        [],
+        ["status"],
+        ["finalize"],
+    )
     if is_namespaced:
-        namespace, rest = rest[1], rest[2:]
-    plural, name, *sub = [*rest, ""][: max(2, len(rest))]
+        namespace, segments = segments[1], segments[2:]
+    plural, name, *sub = [*segments, ""][: max(2, len(segments))]
     return ApiPath(Resource(group, version, plural), namespace, name, "/".join(sub))
 
 

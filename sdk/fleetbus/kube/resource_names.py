@@ -103,11 +103,11 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def _by_name(chosen: slice) -> Mapping[str, Collection[str]]:
-    found: dict[str, tuple[str, ...]] = {}
+    keys_by_name: dict[str, tuple[str, ...]] = {}
     for key, names in _NAMES.items():
         for name in names[chosen]:
-            found[name] = (*found.get(name, ()), key)
-    return found
+            keys_by_name[name] = (*keys_by_name.get(name, ()), key)
+    return keys_by_name
 
 
 CATEGORIES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -165,36 +165,36 @@ def with_plural(name: ResourceName) -> ResourceName:
     An unknown name counts as a plural: no API server is asked.
     """
     keys = [key.split("/") for key in _ALL_NAMES.get(name.plural, ())]
-    found = [(group, plural) for group, plural in keys if name.group in (None, group)]
-    if not found:
+    candidates = [(group, plural) for group, plural in keys if name.group in (None, group)]
+    if not candidates:
         return name
-    group = found[0][0] if len(found) == 1 else name.group
-    return ResourceName(group, name.version, found[0][1])
+    group = candidates[0][0] if len(candidates) == 1 else name.group
+    return ResourceName(group, name.version, candidates[0][1])
 
 
-def suggest_resource(resource: Resource, known: Collection[str]) -> str:
+def suggest_resource(resource: Resource, available: Collection[str]) -> str:
     """Suggest the closest resource name among the known ones; "" if none is close.
 
     A singular or short name comes first, then a similar spelling; the group decides between equals.
 
     Args:
         resource: the name that was not found.
-        known: resource keys, like `apps/deployments`.
+        available: resource keys, like `apps/deployments`.
     """
     for group in (resource.group, None):
         named = with_plural(ResourceName(group, None, resource.plural))
-        if f"{named.group}/{named.plural}" in known:
+        if f"{named.group}/{named.plural}" in available:
             return f"{named.group}/{named.plural}"
     groups: dict[str, list[str]] = {}
-    for key in sorted(known):
+    for key in sorted(available):
         group, _, plural = key.rpartition("/")
         groups.setdefault(plural, []).append(group)
     for plural in close_names(resource.plural, groups, cutoff=_MIN_SIMILARITY):
-        group = max(groups[plural], key=lambda one: _similarity(one, resource.group))
+        group = max(groups[plural], key=lambda candidate: _similarity(candidate, resource.group))
         return f"{group}/{plural}"
     return ""
 
 
-def _similarity(one: str, other: str) -> float:
+def _similarity(first: str, other: str) -> float:
     longest = 253  # of a group; comparing takes the square of the length
-    return SequenceMatcher(None, one[:longest], other[:longest]).ratio()
+    return SequenceMatcher(None, first[:longest], other[:longest]).ratio()

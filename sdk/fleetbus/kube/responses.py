@@ -40,14 +40,14 @@ def parse_object(response: bytes) -> dict[str, Any]:
         Unreachable: it is something else, so it is not from an API server.
     """
     try:
-        found: object = read_tree(response)
+        content: object = read_tree(response)
     except ValueError as e:
         raise unreachable_error(e) from e  # the page of a proxy, or a login form
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise errors.Unreachable(
             0, "Unreachable", "the response of the API server is not a JSON object"
         )
-    return cast("dict[str, Any]", found)
+    return cast("dict[str, Any]", content)
 
 
 def parse_written(response: bytes) -> dict[str, Any]:
@@ -56,14 +56,14 @@ def parse_written(response: bytes) -> dict[str, Any]:
     Raises:
         Unreachable: it is something else, so it is not from an API server.
     """
-    found = parse_object(response)
-    _require_ids(found)
-    return found
+    obj = parse_object(response)
+    _require_ids(obj)
+    return obj
 
 
-def _require_ids(found: dict[str, Any]) -> None:
+def _require_ids(obj: dict[str, Any]) -> None:
     """Refuse UIDs and versions that no server gives: they are recorded, and records have an end."""
-    metadata = found.get("metadata")
+    metadata = obj.get("metadata")
     members = cast("dict[str, Any]", metadata) if isinstance(metadata, dict) else {}
     for member in ("uid", "resourceVersion"):
         value = members.get(member, "")
@@ -73,17 +73,17 @@ def _require_ids(found: dict[str, Any]) -> None:
             )
 
 
-def require_name(found: dict[str, Any], name: str) -> dict[str, Any]:
+def require_name(obj: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the object of a response if it has this name.
 
     Raises:
         Unreachable: it is another one, so it is not from an API server.
     """
-    metadata = found.get("metadata")
+    metadata = obj.get("metadata")
     if not isinstance(metadata, dict) or cast("dict[str, Any]", metadata).get("name") != name:
         raise errors.Unreachable(0, "Unreachable", f"the response is not the object {name!r}")
-    _require_ids(found)
-    return found
+    _require_ids(obj)
+    return obj
 
 
 def parse_list(response: bytes) -> dict[str, Any]:
@@ -92,18 +92,18 @@ def parse_list(response: bytes) -> dict[str, Any]:
     Raises:
         Unreachable: it is not a list, so it is not from an API server.
     """
-    found = parse_object(response)
+    listed = parse_object(response)
     # A custom list may have any kind: as for client-go, it is its items that make it one.
-    is_list = "items" in found and found.get("kind") and found.get("apiVersion")
-    if found.get("items") is None:
-        found["items"] = []  # Go writes an empty slice as null
-    items = cast("object", found["items"])
+    is_list = "items" in listed and listed.get("kind") and listed.get("apiVersion")
+    if listed.get("items") is None:
+        listed["items"] = []  # Go writes an empty slice as null
+    items = cast("object", listed["items"])
     has_objects = isinstance(items, list) and all(
         isinstance(item, dict) for item in cast("list[object]", items)
     )
-    if not is_list or not has_objects or not isinstance(found.get("metadata"), dict):
+    if not is_list or not has_objects or not isinstance(listed.get("metadata"), dict):
         raise errors.Unreachable(0, "Unreachable", "the response of the API server is not a list")
-    return found
+    return listed
 
 
 def require_deletion(response: bytes, name: str) -> None:
@@ -112,9 +112,9 @@ def require_deletion(response: bytes, name: str) -> None:
     Raises:
         Unreachable: it is neither the object nor a Status of success.
     """
-    found = parse_object(response)
-    if found.get("kind") != "Status" or found.get("status") != "Success":
-        require_name(found, name)
+    answer = parse_object(response)
+    if answer.get("kind") != "Status" or answer.get("status") != "Success":
+        require_name(answer, name)
 
 
 def is_object_not_found(error: errors.NotFound, path: str) -> bool:
@@ -150,9 +150,9 @@ def failure_text(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def too_large_error(limit: int, what: str = "the response") -> errors.ServerError:
+def too_large_error(limit: int, subject: str = "the response") -> errors.ServerError:
     """The error for more data than an API server would send (rule S7)."""
-    return errors.ServerError(200, "TooLarge", f"{what} is larger than {limit // MIB} MiB")
+    return errors.ServerError(200, "TooLarge", f"{subject} is larger than {limit // MIB} MiB")
 
 
 async def read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:

@@ -103,12 +103,14 @@ class LabelSelector:
         unknown = set(spec) - {"matchLabels", "matchExpressions"}
         if unknown:
             raise InvalidSelector(f"selector has an unknown field {min(unknown)!r}")
-        found = [
+        requirements = [
             _checked(Requirement(str(name), Operator.IN, (str(value),)), str(spec))
             for name, value in cast("Mapping[str, Any]", spec.get("matchLabels") or {}).items()
         ]
         expressions = cast("Sequence[Any]", spec.get("matchExpressions") or ())
-        return cls(tuple(found + [_from_expression(expression) for expression in expressions]))
+        return cls(
+            tuple(requirements + [_from_expression(expression) for expression in expressions])
+        )
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether these labels satisfy every requirement."""
@@ -195,12 +197,12 @@ class _LabelParser:
     def parse(self) -> list[Requirement]:
         if not self._tokens:
             return []
-        found = [self._requirement()]
+        requirements = [self._requirement()]
         while self._accept(","):
-            found.append(self._requirement())
+            requirements.append(self._requirement())
         if self._peek() is not None:
             raise self._error(f"expected ',' before {self._peek()!r}")
-        return found
+        return requirements
 
     def _requirement(self) -> Requirement:
         if self._accept("!"):
@@ -230,10 +232,10 @@ class _LabelParser:
         """A value may be omitted: `a=` selects the empty one."""
         return "" if self._peek() in {None, ",", ")"} else self._word("a value")
 
-    def _word(self, what: str) -> str:
+    def _word(self, expected: str) -> str:
         token = self._peek()
         if token is None or token in _SIGNS:
-            raise self._error(f"expected {what}, found {token or 'the end'!r}")
+            raise self._error(f"expected {expected}, found {token or 'the end'!r}")
         self._at += 1
         return token
 
@@ -255,12 +257,12 @@ class _LabelParser:
     @staticmethod
     def _split(text: str) -> list[str]:
         tokens: list[str] = []
-        rest = text.rstrip()
+        stripped = text.rstrip()
         at = 0
-        while at < len(rest):
-            match = _LABEL_TOKEN.match(rest, at)
+        while at < len(stripped):
+            match = _LABEL_TOKEN.match(stripped, at)
             if match is None:
-                raise InvalidSelector(f"label selector {text!r}: cannot read {rest[at:]!r}")
+                raise InvalidSelector(f"label selector {text!r}: cannot read {stripped[at:]!r}")
             tokens.append(match.group().strip())
             at = match.end()
         return tokens
@@ -285,20 +287,20 @@ def _checked(requirement: Requirement, text: str) -> Requirement:
 def _from_expression(expression: Any) -> Requirement:
     if not isinstance(expression, Mapping):
         raise InvalidSelector(f"matchExpressions has an entry that is not a map: {expression!r}")
-    given = cast("Mapping[str, Any]", expression)
-    values = tuple(sorted({str(value) for value in given.get("values") or ()}))
+    fields = cast("Mapping[str, Any]", expression)
+    values = tuple(sorted({str(value) for value in fields.get("values") or ()}))
     try:
-        operator = Operator(str(given.get("operator")))
+        operator = Operator(str(fields.get("operator")))
     except ValueError as e:
-        known = ", ".join(Operator)
+        operators = ", ".join(Operator)
         raise InvalidSelector(
-            f"matchExpressions has the operator {given.get('operator')!r}; known: {known}"
+            f"matchExpressions has the operator {fields.get('operator')!r}; known: {operators}"
         ) from e
     if bool(values) is not (operator in {Operator.IN, Operator.NOT_IN}):
         raise InvalidSelector(
-            f"matchExpressions: {operator} on {given.get('key')!r} with {len(values)} values"
+            f"matchExpressions: {operator} on {fields.get('key')!r} with {len(values)} values"
         )
-    return _checked(Requirement(str(given.get("key", "")), operator, values), str(given))
+    return _checked(Requirement(str(fields.get("key", "")), operator, values), str(fields))
 
 
 _PATH: Final = r"\s*((?:\\.|[^=!\s\\,])+)"
@@ -310,23 +312,23 @@ _UNTIL_COMMA = re.compile(r"(?:\\.|[^,\\])+|\\$")
 def _split_fields(text: str) -> list[str]:
     """Split at unescaped commas outside of sets; empty parts are ignored, as in kubectl."""
     parts: list[str] = []
-    rest, at = text.strip(), 0
-    while at < len(rest):
-        part = _ONE_OF.match(rest, at) or _UNTIL_COMMA.match(rest, at)
-        if part is not None:
-            parts.append(part.group())
-        at = part.end() if part is not None else at + 1
+    stripped, at = text.strip(), 0
+    while at < len(stripped):
+        match = _ONE_OF.match(stripped, at) or _UNTIL_COMMA.match(stripped, at)
+        if match is not None:
+            parts.append(match.group())
+        at = match.end() if match is not None else at + 1
     return parts
 
 
-def _field_requirement(part: str) -> FieldRequirement:
-    if match := _ONE_OF.fullmatch(part):
+def _field_requirement(term: str) -> FieldRequirement:
+    if match := _ONE_OF.fullmatch(term):
         values = [_unescape(value) for value in _UNTIL_COMMA.findall(match[3])]
         return FieldRequirement(_field_path(match[1]), tuple(values), match[2] == "in")
-    match = _COMPARED.fullmatch(part)
+    match = _COMPARED.fullmatch(term)
     if match is None:
         raise InvalidSelector(
-            f"field selector: {part[:80]!r} is not like path=value, path!=value, path in (a, b) or"
+            f"field selector: {term[:80]!r} is not like path=value, path!=value, path in (a, b) or"
             " path notin (a, b)"
         )
     return FieldRequirement(_field_path(match[1]), (_unescape(match[3]),), match[2] != "!=")

@@ -55,8 +55,8 @@ def describe(error: BaseException, *, is_quiet: bool = False, letters: int = LET
         letters: the most letters of the message.
     """
     kind = type(error).__name__
-    said = "" if is_quiet else without_secret_words(_text(error), limit=letters)
-    return f"{kind}: {said}" if said else kind
+    text = "" if is_quiet else without_secret_words(_text(error), limit=letters)
+    return f"{kind}: {text}" if text else kind
 
 
 def user_place(error: BaseException) -> str:
@@ -64,14 +64,14 @@ def user_place(error: BaseException) -> str:
 
     That is the innermost call outside fleetbus and the waiting code of asyncio and threads.
     """
-    found = ""
+    place = ""
     step = error.__traceback__
     while step is not None:
         code = step.tb_frame.f_code
         if not code.co_filename.startswith(_NOT_THEIRS):
-            found = f"{code.co_filename}:{step.tb_lineno} in {code.co_name}"
+            place = f"{code.co_filename}:{step.tb_lineno} in {code.co_name}"
         step = step.tb_next
-    return found
+    return place
 
 
 def name_type(result: object) -> str:
@@ -101,9 +101,11 @@ def render_stack(frame: FrameType) -> str:
     while step is not None and step.f_code is not _TURN:
         frames.append(step)
         step = step.f_back
-    last = max((at for at, one in enumerate(frames) if _is_theirs(one)), default=len(frames) - 1)
-    shown = frames[: min(last + 1, _LAST_FRAMES)]
-    return "\n".join(line for one in reversed(shown) for line in _place(one, one.f_lineno))
+    last = max(
+        (at for at, inner in enumerate(frames) if _is_theirs(inner)), default=len(frames) - 1
+    )
+    selected = frames[: min(last + 1, _LAST_FRAMES)]
+    return "\n".join(line for inner in reversed(selected) for line in _place(inner, inner.f_lineno))
 
 
 def _is_theirs(frame: FrameType) -> bool:
@@ -120,15 +122,15 @@ def _text(error: BaseException) -> str:
 
 def _lines(error: BaseException, *, is_quiet: bool, depth: int) -> Iterator[str]:
     chain = _chain(error)
-    for one, is_cause in reversed(chain):
-        if one.__traceback__ is not None:
+    for exception, is_cause in reversed(chain):
+        if exception.__traceback__ is not None:
             yield "Traceback (most recent call last):"
-            yield from _frames(_from_user_code(one.__traceback__))
-        yield describe(one, is_quiet=is_quiet)
-        if isinstance(one, BaseExceptionGroup):
-            group = cast("BaseExceptionGroup[BaseException]", one)
+            yield from _frames(_from_user_code(exception.__traceback__))
+        yield describe(exception, is_quiet=is_quiet)
+        if isinstance(exception, BaseExceptionGroup):
+            group = cast("BaseExceptionGroup[BaseException]", exception)
             yield from _members(group, is_quiet=is_quiet, depth=depth)
-        if one is not error:
+        if exception is not error:
             yield ""
             yield (
                 "It caused the following:"
@@ -144,7 +146,7 @@ def _chain(error: BaseException) -> list[tuple[BaseException, bool]]:
     for _ in range(_CAUSES):
         last, _ = chain[-1]
         before = last.__cause__ or (None if last.__suppress_context__ else last.__context__)
-        if before is None or any(before is one for one, _ in chain):
+        if before is None or any(before is exception for exception, _ in chain):
             break
         chain.append((before, last.__cause__ is not None))
     return chain
@@ -179,12 +181,12 @@ def _frames(trace: TracebackType) -> Iterator[str]:
         count += 1
         (first if len(first) < _FIRST_FRAMES else last).append(step)
         step = step.tb_next
-    for one in first:
-        yield from _place(one.tb_frame, one.tb_lineno)
+    for entry in first:
+        yield from _place(entry.tb_frame, entry.tb_lineno)
     if left_out := count - len(first) - len(last):
         yield f"  … {left_out} more"
-    for one in last:
-        yield from _place(one.tb_frame, one.tb_lineno)
+    for entry in last:
+        yield from _place(entry.tb_frame, entry.tb_lineno)
 
 
 def _place(frame: FrameType, line: int) -> Iterator[str]:

@@ -110,5 +110,5 @@ class Health:
 
 
 def _problems(checks: dict[str, Check]) -> dict[str, str]:
-    found = {name: check() for name, check in checks.items()}
-    return {name: problem for name, problem in found.items() if problem}
+    problems = {name: check() for name, check in checks.items()}
+    return {name: problem for name, problem in problems.items() if problem}

@@ -22,19 +22,23 @@ _STEPS = (
 
 def render_duration(seconds: float) -> str:
     """Render a duration; a shorter one in finer units."""
-    whole = max(int(seconds), 0)
-    _, large, letter, small, small_letter = next(step for step in _STEPS if whole < step[0])
-    rest = whole % large // small if small else 0
-    return f"{whole // large}{letter}{rest}{small_letter}" if rest else f"{whole // large}{letter}"
+    total = max(int(seconds), 0)
+    _, large, letter, small, small_letter = next(step for step in _STEPS if total < step[0])
+    remainder = total % large // small if small else 0
+    return (
+        f"{total // large}{letter}{remainder}{small_letter}"
+        if remainder
+        else f"{total // large}{letter}"
+    )
 
 
 def parse_time(value: object) -> datetime | None:
     """Parse an RFC 3339 time of an object; None if it is invalid."""
     try:
-        found = datetime.fromisoformat(str(value))
+        parsed = datetime.fromisoformat(str(value))
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
 
 
 def render_age(value: object, now: datetime | None = None) -> str:

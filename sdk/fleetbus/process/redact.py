@@ -22,14 +22,14 @@ def without_secrets(addresses: str) -> str:
     User, password, token and the whole query are left out. A malformed address, with a `?` or a `,`
     in the password, loses more than that, never less.
     """
-    return ",".join(_without_secrets(part) for part in _BETWEEN_ADDRESSES.split(addresses))
+    return ",".join(_without_secrets(address) for address in _BETWEEN_ADDRESSES.split(addresses))
 
 
 def _without_secrets(address: str) -> str:
-    found = _SCHEME.match(address)
-    scheme = found[0] if found else ""
-    place, *rest = _REST.split(address.removeprefix(scheme), maxsplit=1)
-    if rest and "@" in rest[0]:
+    match = _SCHEME.match(address)
+    scheme = match[0] if match else ""
+    place, *remainder = _REST.split(address.removeprefix(scheme), maxsplit=1)
+    if remainder and "@" in remainder[0]:
         return f"{scheme}***"  # it is unclear where the password ends
     return scheme + place.rpartition("@")[2]
 
@@ -65,11 +65,11 @@ def without_secret_words(text: str, *, limit: int) -> str:
         limit: the most letters of the result.
     """
     # Truncated first to bound the time, with a reserve for what is removed below.
-    found = _ADDRESS.sub(lambda address: without_secrets(address[0]), text[: 8 * limit])
+    redacted = _ADDRESS.sub(lambda address: without_secrets(address[0]), text[: 8 * limit])
     for secret in _SECRETS:
-        found = secret.sub(lambda match: f"{match[1] if match.re.groups else ''}***", found)
-    found = _LONG.sub(lambda match: match[0] if _is_name(match[0]) else "***", found)
-    line = " ".join(found.split())
+        redacted = secret.sub(lambda match: f"{match[1] if match.re.groups else ''}***", redacted)
+    redacted = _LONG.sub(lambda match: match[0] if _is_name(match[0]) else "***", redacted)
+    line = " ".join(redacted.split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 

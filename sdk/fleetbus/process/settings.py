@@ -199,23 +199,23 @@ def _with_prefix(settings: SharedSettings, prefix: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): getattr(settings, name) for name in names}
 
 
-def load_settings(kind: type[S], **given: Any) -> S:
+def load_settings(kind: type[S], **overrides: Any) -> S:
     """Read settings from the environment; arguments take precedence.
 
     Raises:
         ConfigError: a value is missing or invalid; the message names the variable.
     """
     try:
-        return kind(**{name: value for name, value in given.items() if value is not None})
+        return kind(**{name: value for name, value in overrides.items() if value is not None})
     except ValidationError as e:
         first = e.errors()[0]
-        place = [str(part) for part in first["loc"]]
+        place = [str(step) for step in first["loc"]]
         where = f"setting {_variable(kind, *place)}" if place else "settings"
         raise ConfigError(f"{where}: {_MESSAGES.get(first['type'], first['msg'])}") from e
     except ValueError as e:  # pydantic-settings: invalid JSON
-        found = re.search(r'field "(\w+)"', str(e))
-        said = f"setting {_variable(kind, found[1])}" if found else f"settings: {e}"
-        raise ConfigError(f"{said}: {_not_json(e.__cause__)}" if found else said) from e
+        match = re.search(r'field "(\w+)"', str(e))
+        problem = f"setting {_variable(kind, match[1])}" if match else f"settings: {e}"
+        raise ConfigError(f"{problem}: {_not_json(e.__cause__)}" if match else problem) from e
 
 
 def _not_json(cause: BaseException | None) -> str:
@@ -230,12 +230,12 @@ def unknown_settings(*kinds: type[BaseSettings]) -> list[str]:
 
     Variables that Kubernetes sets in every pod for a Service of that name are left out.
     """
-    known = {_variable(kind, name) for kind in kinds for name in kind.model_fields}
+    variables = {_variable(kind, name) for kind in kinds for name in kind.model_fields}
     prefix = _variable(kinds[0], "")
     return sorted(
         name
         for name in os.environ
-        if name.startswith(prefix) and name not in known and not _SERVICE_LINK.search(name)
+        if name.startswith(prefix) and name not in variables and not _SERVICE_LINK.search(name)
     )
 
 
@@ -245,12 +245,16 @@ def tell_unknown_settings(*kinds: type[BaseSettings]) -> None:
     These are the unknown ones with the prefix of the first class, and misspelt shared settings:
     other programs may have variables with `FLEETBUS_`, so these must be similar to a setting.
     """
-    own = dict.fromkeys(unknown_settings(*kinds) if kinds else [], "")
+    own_settings = dict.fromkeys(unknown_settings(*kinds) if kinds else [], "")
     shared = {_variable(SharedSettings, name) for name in SharedSettings.model_fields}
     others = unknown_settings(SharedSettings)
-    meant = {name: close_names(name, shared, cutoff=_ALIKE) for name in others}
-    for name, known in (own | {name: near[0] for name, near in meant.items() if near}).items():
-        log.warning("setting_unknown", name=name, **({"did_you_mean": known} if known else {}))
+    suggestions = {name: close_names(name, shared, cutoff=_ALIKE) for name in others}
+    for name, suggestion in (
+        own_settings | {name: near[0] for name, near in suggestions.items() if near}
+    ).items():
+        log.warning(
+            "setting_unknown", name=name, **({"did_you_mean": suggestion} if suggestion else {})
+        )
 
 
 def _variable(kind: type[BaseSettings], name: str, *inner: str) -> str:
@@ -285,9 +289,9 @@ def write_port_file(path: pathlib.Path | None, port: int) -> None:
     """
     if path is None:
         return
-    part = path.with_name(f"{path.name}.part")
+    temporary = path.with_name(f"{path.name}.part")
     try:
-        part.write_text(f"{port}\n", encoding="ascii")
-        os.replace(part, path)  # noqa: PTH105 -- atomic
+        temporary.write_text(f"{port}\n", encoding="ascii")
+        os.replace(temporary, path)  # noqa: PTH105 -- atomic
     except OSError as e:
         raise ConfigError(f"{path}: the port file cannot be written: {e.strerror or e}") from e

@@ -35,7 +35,7 @@ def must_be_awaited(
         run = current_run()
         if run is not None:
             if _is_power_of_two(len(run.calls)) and len(run.calls) >= _MANY:
-                run.calls[:] = [one for one in run.calls if not one.has_begun]
+                run.calls[:] = [pending for pending in run.calls if not pending.has_begun]
             run.calls.append(Call(work, name, *_caller()))
         return work
 

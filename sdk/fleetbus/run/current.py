@@ -153,13 +153,13 @@ class Run:
         self.has_written = True
         self.writes[ref] = Written(resource_version, uid, is_deleted, time.time())
 
-    def is_behind(self, ref: ObjectRef, known: Version | None) -> bool:
+    def is_behind(self, ref: ObjectRef, version: Version | None) -> bool:
         """Whether the snapshot's version of the request's own object is older than the trigger."""
-        if self.trigger is None or not self.own or ref != self.own_ref or known is None:
+        if self.trigger is None or not self.own or ref != self.own_ref or version is None:
             return False
-        if not (is_comparable(known[1]) and is_comparable(self.trigger[1])):
+        if not (is_comparable(version[1]) and is_comparable(self.trigger[1])):
             return False  # versions of aggregated APIs may be any string
-        return _version_key(known) < _version_key(self.trigger)
+        return _version_key(version) < _version_key(self.trigger)
 
     def require_lease(self) -> None:
         """Refuse to go on once another worker may have the request (rule R4).
@@ -176,13 +176,15 @@ class Run:
         if not note:
             return
         try:
-            found = _decoder.decode(note)
+            last_note = _decoder.decode(note)
         except (msgspec.DecodeError, UnicodeDecodeError) as e:
             log.warning("note_unreadable", error=str(e))
             return
         oldest = time.time() - REMEMBERED.total_seconds()
-        self.writes.update((ref, written) for ref, written in found.writes if written.at > oldest)
-        self.earlier.update(found.applied)
+        self.writes.update(
+            (ref, written) for ref, written in last_note.writes if written.at > oldest
+        )
+        self.earlier.update(last_note.applied)
 
     def note(self) -> bytes:
         """The note for the next run; may be empty.

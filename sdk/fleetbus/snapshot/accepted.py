@@ -71,15 +71,15 @@ class AcceptedClusters:
     async def _read_records(self) -> None:
         why = "the accepted clusters cannot be read: the store does not answer"
         try:
-            found = await self._reader.available_clusters()
+            clusters = await self._reader.available_clusters()
         except RedisError as e:
             raise NotAccepted(0, "NotAccepted", f"{why}: {e}") from e
-        if found.away and not self._is_read:  # any cluster may have a second name there
+        if clusters.away and not self._is_read:  # any cluster may have a second name there
             raise NotAccepted(0, "NotAccepted", f"{why}: a part of it is away")
         # Of a shard that is away now the records of before count.
-        kept = [one for one in self._records.values() if found.is_away(one.name)]
+        earlier = [record for record in self._records.values() if clusters.is_away(record.name)]
         self._is_read = True
-        self._records = {record.name: record for record in (*kept, *found.records)}
+        self._records = {record.name: record for record in (*earlier, *clusters.records)}
         self._aliases = aliases_of(self._records.values())
 
 

@@ -77,16 +77,18 @@ class AppliedEvents:
         places: dict[tuple[str, str], list[Event]] = {}
         for event in events:
             places.setdefault((event.cluster, event.resource_key), []).append(event)
-        found = await asyncio.gather(
+        versions = await asyncio.gather(
             *(
-                self._reader.versions(*place, [(one.namespace, one.name) for one in members])
+                self._reader.versions(
+                    *place, [(member.namespace, member.name) for member in members]
+                )
                 for place, members in places.items()
             )
         )
-        held = dict(zip(places, found, strict=True))
+        by_place = dict(zip(places, versions, strict=True))
         missing: list[Event] = []
         for event in events:
-            entry = held[event.cluster, event.resource_key].get((event.namespace, event.name))
+            entry = by_place[event.cluster, event.resource_key].get((event.namespace, event.name))
             if entry is None or not is_comparable(event.resource_version):
                 missing.append(event)
                 continue

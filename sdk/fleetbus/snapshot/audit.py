@@ -164,12 +164,14 @@ class Audits:
         for shard in range(self._keys.shards):
             key = self._keys.audits_due(shard)
             try:
-                found = await self._due(keys=[key], args=[round(after.total_seconds() * 1000)])
+                due_members = await self._due(
+                    keys=[key], args=[round(after.total_seconds() * 1000)]
+                )
             except redis.exceptions.RedisError:
                 if self._keys.shards == 1:
                     raise
                 continue  # the other shards are not away
-            for member in cast("list[bytes]", found):
+            for member in cast("list[bytes]", due_members):
                 cluster, resource, scope = member.decode().split("|", 2)
                 audit = await self._read(cluster, resource, scope)
                 if audit is None:
@@ -207,13 +209,13 @@ class Audits:
     # --- comparing ------------------------------------------------------------------------------
 
     async def _suspects(self, audit: Audit, page: AuditPage) -> list[tuple[str | bytes, str]]:
-        found: list[tuple[str | bytes, str]] = []
+        collected: list[tuple[str | bytes, str]] = []
         async with aclosing(self._compare(audit, page)) as suspects:
             async for suspect in suspects:
-                found.append(suspect)
-                if len(found) >= _SUSPECTS:
+                collected.append(suspect)
+                if len(collected) >= _SUSPECTS:
                     break
-        return found
+        return collected
 
     async def _compare(
         self, audit: Audit, page: AuditPage
@@ -247,14 +249,14 @@ class Audits:
                     else (FindingKind.GHOST if _is_ghost(audit, guard) else None)
                 )
                 if kind is not None:
-                    held = guard.resource_version if guard is not None else ""
-                    yield Finding(kind, key.decode(), version, held)
+                    snapshot_version = guard.resource_version if guard is not None else ""
+                    yield Finding(kind, key.decode(), version, snapshot_version)
 
     async def _guards(
-        self, audit: Audit, wanted: Iterable[bytes]
+        self, audit: Audit, suspects: Iterable[bytes]
     ) -> AsyncIterator[tuple[bytes, Guard | None]]:
         name = self._keys.guards(audit.cluster, audit.resource_key)
-        members = list(wanted)
+        members = list(suspects)
         for at in range(0, len(members), _CHUNK):
             chunk = members[at : at + _CHUNK]
             raw = await cast("Any", self._redis.hmget(name, cast("Any", chunk)))
@@ -285,7 +287,7 @@ class Audits:
         is_whole = pages is not None and last is not None and int(pages) == int(last) + 1
         return _Ready.YES if is_whole and completed == swept else _Ready.NOT_YET
 
-    async def _run(self, what: str, audit: Audit, *rest: str | bytes | int) -> PageResult:
+    async def _run(self, action: str, audit: Audit, *arguments: str | bytes | int) -> PageResult:
         place = (audit.cluster, audit.resource_key, audit.scope)
         shard = self._keys.shard_of(audit.cluster)
         names = [
@@ -297,7 +299,7 @@ class Audits:
             self._keys.audits_due(shard),
         ]
         try:
-            answer = await self._script(keys=names, args=[what, *audit, *rest])
+            answer = await self._script(keys=names, args=[action, *audit, *arguments])
         except redis.exceptions.ResponseError as e:
             if refused := refusal(e, self._keys):
                 raise refused from e

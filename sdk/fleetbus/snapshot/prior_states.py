@@ -81,8 +81,8 @@ class PriorStates:
         Raises:
             redis.exceptions.RedisError: the store is away.
         """
-        kept: Any = self._redis.lrange(self._keys.prior_states(shard), 0, most - 1)
-        return [KeptState(raw, _read(raw)) for raw in cast("list[bytes]", await kept)]
+        reading: Any = self._redis.lrange(self._keys.prior_states(shard), 0, most - 1)
+        return [KeptState(raw, _read(raw)) for raw in cast("list[bytes]", await reading)]
 
     async def drop(self, shard: int, published: Sequence[KeptState]) -> bool:
         """Drop what was read first and is published now; false if another process has done so.

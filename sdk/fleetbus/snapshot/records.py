@@ -193,8 +193,8 @@ class ResourceRecord(ResourceType, frozen=True, kw_only=True, rename="camel"):
 
     def with_scopes(self, scopes: Mapping[str, ScopeRecord]) -> ResourceRecord:
         """Return the record with these scopes, and with the state that follows from them."""
-        found = list(scopes.values())
-        worst = min(found, key=lambda scope: _WORST_FIRST.index(scope.state))
+        scope_records = list(scopes.values())
+        worst = min(scope_records, key=lambda scope: _WORST_FIRST.index(scope.state))
         state, reason = worst.state, worst.reason
         if not self.is_declared and "" not in scopes and state not in _NEVER_LISTED:
             state, reason = ResourceState.LISTING, "not every scope is known yet"
@@ -202,9 +202,9 @@ class ResourceRecord(ResourceType, frozen=True, kw_only=True, rename="camel"):
             self,
             state=state,
             reason=reason,
-            last_received=min(scope.last_received for scope in found),
-            resource_version=min((s.resource_version for s in found), key=version_key),
-            epoch=min((scope.epoch for scope in found), key=_rank_key),
+            last_received=min(scope.last_received for scope in scope_records),
+            resource_version=min((s.resource_version for s in scope_records), key=version_key),
+            epoch=min((scope.epoch for scope in scope_records), key=_rank_key),
             scopes=dict(scopes),
         )
 
@@ -278,9 +278,9 @@ def _age(time: str, now: datetime) -> timedelta | None:
     if not time:
         return None
     try:
-        found = datetime.fromisoformat(time)
+        parsed = datetime.fromisoformat(time)
     except ValueError:
         return None
-    if found.tzinfo is None:
-        found = found.replace(tzinfo=UTC)
-    return max(now - found, timedelta())
+    if parsed.tzinfo is None:
+        parsed = parsed.replace(tzinfo=UTC)
+    return max(now - parsed, timedelta())

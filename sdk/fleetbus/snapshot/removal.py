@@ -72,7 +72,7 @@ class Removal:
             for resource in resources:
                 pipe.exists(self._keys.deleted(cluster, resource))
             answers = cast("list[int]", await pipe.execute())
-        return [resource for resource, found in zip(resources, answers, strict=True) if found]
+        return [resource for resource, exists in zip(resources, answers, strict=True) if exists]
 
     async def drop_last_states(
         self, cluster: str, resource: str, *, kept: timedelta, chunk: int = 500
@@ -105,11 +105,11 @@ class Removal:
             How many rows were removed.
         """
         shard = self._keys.shard_of(cluster)
-        known = (
+        epoch_keys = (
             self._keys.epochs(cluster, resource, scope),
             self._keys.audit(cluster, resource, scope),
         )
-        await self._redis.unlink(*known)
+        await self._redis.unlink(*epoch_keys)
         label_prefix = self._keys.labels(cluster, resource, "")
         owners, shards = self._keys.owners(shard, ""), self._keys.shards
         fixed = [self._feed_length, owners, cluster, resource, scope, label_prefix, shards]
@@ -119,7 +119,7 @@ class Removal:
             async for batch in walk_members(self._redis, source, chunk=chunk):
                 removed += await self._drop_scope(keys=names, args=[*fixed, *batch])
         async with self._redis.pipeline(transaction=True) as pipe:
-            pipe.unlink(*known)
+            pipe.unlink(*epoch_keys)
             pipe.srem(self._keys.scopes(cluster), f"{resource}|{scope}")
             await pipe.execute()
         return removed
@@ -132,12 +132,12 @@ class Removal:
         """
         shard = self._keys.shard_of(cluster)
         await cast("Any", self._redis.hdel(self._keys.clusters(shard), cluster))
-        held = await self.read_scopes(cluster)
-        for resource in {resource for resource, _ in held}:
+        scopes = await self.read_scopes(cluster)
+        for resource in {resource for resource, _ in scopes}:
             await self._drop_indexes(cluster, resource)
             await self._redis.unlink(*self._keys.rows(cluster, resource))
-        epochs = [self._keys.epochs(cluster, resource, scope) for resource, scope in held]
-        epochs += [self._keys.audit(cluster, resource, scope) for resource, scope in held]
+        epochs = [self._keys.epochs(cluster, resource, scope) for resource, scope in scopes]
+        epochs += [self._keys.audit(cluster, resource, scope) for resource, scope in scopes]
         last = [
             *epochs,
             self._keys.resources(cluster),

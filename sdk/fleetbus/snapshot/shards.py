@@ -40,8 +40,8 @@ def make_generation(fresh: str, keys: SnapshotKeys) -> str:
 
 def shards_in(generation: str) -> int:
     """The number of shards in a generation; 1 if it names none."""
-    found = generation.rpartition("/")[2]
-    return int(found) if found.isdigit() else 1
+    number = generation.rpartition("/")[2]
+    return int(number) if number.isdigit() else 1
 
 
 def check_generation(raw: bytes | None, keys: SnapshotKeys) -> str:
@@ -73,10 +73,10 @@ def _store_is_empty() -> StoreEmpty:
     return StoreEmpty("the snapshot's store is empty: no generation (P13)")
 
 
-def _wrong(found: int, keys: SnapshotKeys) -> WrongShards:
+def _wrong(actual: int, keys: SnapshotKeys) -> WrongShards:
     return WrongShards(
-        f"the snapshot was set up with {found} shards, and this process is set to {keys.shards}:"
-        f" set FLEETBUS_SHARDS={found} for it. To change the number, stop every process,"
+        f"the snapshot was set up with {actual} shards, and this process is set to {keys.shards}:"
+        f" set FLEETBUS_SHARDS={actual} for it. To change the number, stop every process,"
         " delete the keys fleetbus:{fleet:*, and start with the new number: the snapshot is filled"
         " again from the clusters"
     )
@@ -89,8 +89,8 @@ async def check_shards(redis: Redis, keys: SnapshotKeys) -> None:
         WrongShards: they differ.
     """
     names = map(keys.generation, range(keys.shards))
-    found = await asyncio.gather(*map(cast("Any", redis.get), names), return_exceptions=True)
-    for raw in found:
+    generations = await asyncio.gather(*map(cast("Any", redis.get), names), return_exceptions=True)
+    for raw in generations:
         if isinstance(raw, bytes):
             check_generation(raw, keys)
         elif isinstance(raw, BaseException) and not isinstance(raw, RedisError):

@@ -119,9 +119,9 @@ class Sweeps:
     async def find_pending(self, cluster: str) -> list[CompletedEpoch]:
         """Find completed epochs of a cluster whose sweep is not finished."""
         return [
-            _completed(cluster, resource, scope, held)
-            for resource, scope, held in await self._read_epochs(cluster)
-            if "completed" in held and held["completed"] != held.get("swept")
+            _completed(cluster, resource, scope, fields)
+            for resource, scope, fields in await self._read_epochs(cluster)
+            if "completed" in fields and fields["completed"] != fields.get("swept")
         ]
 
     async def find_open(self, cluster: str) -> list[OpenEpoch]:
@@ -129,20 +129,20 @@ class Sweeps:
 
         A completed epoch removes all up to it.
         """
-        found: list[OpenEpoch] = []
-        for resource, scope, held in await self._read_epochs(cluster):
-            for field, expected in held.items():
+        epochs: list[OpenEpoch] = []
+        for resource, scope, fields in await self._read_epochs(cluster):
+            for field, expected in fields.items():
                 if field.startswith("end:"):
                     version, _, epoch_id = field.removeprefix("end:").partition(" ")
                     rank = Rank(resource_version=version, id=int(epoch_id))
-                    counted = int(held.get(f"count:{version} {epoch_id}", "0"))
-                    incarnation = int(held["incarnation"])
-                    found.append(
+                    counted = int(fields.get(f"count:{version} {epoch_id}", "0"))
+                    incarnation = int(fields["incarnation"])
+                    epochs.append(
                         OpenEpoch(
                             cluster, resource, scope, incarnation, rank, counted, int(expected)
                         )
                     )
-        return found
+        return epochs
 
     async def hold(self, completed: CompletedEpoch) -> None:
         """Hold the sweep of this epoch for every process: its list is in doubt (rule P7).
@@ -187,10 +187,10 @@ class Sweeps:
                 pipe.hmget(self._keys.epochs(cluster, resource, name), ["incarnation", "completed"])
             # After the epochs: a list that was complete then has marked all that it held by now.
             pipe.hmget(self._keys.guards(cluster, resource), cast("Any", shared))
-            *held, raw = cast("list[list[bytes | None]]", await pipe.execute())
+            *epochs, raw = cast("list[list[bytes | None]]", await pipe.execute())
         others = [
             _OtherScope(name, int(incarnation), (rank or b"").decode())
-            for name, (incarnation, rank) in zip(names, held, strict=True)
+            for name, (incarnation, rank) in zip(names, epochs, strict=True)
             if incarnation is not None
         ]
         guards = [(key, read_guard(value)) for key, value in zip(shared, raw, strict=True) if value]
@@ -251,17 +251,17 @@ def _rank_of(completed: CompletedEpoch) -> str:
     return f"{completed.rank.resource_version} {completed.rank.id}"
 
 
-def _completed(cluster: str, resource: str, scope: str, held: dict[str, str]) -> CompletedEpoch:
+def _completed(cluster: str, resource: str, scope: str, fields: dict[str, str]) -> CompletedEpoch:
     group, _, plural = resource.partition("/")
-    version, _, epoch_id = held["completed"].partition(" ")
+    version, _, epoch_id = fields["completed"].partition(" ")
     return CompletedEpoch(
         cluster=cluster,
         group=group,
-        version=held["version"],
+        version=fields["version"],
         resource=plural,
-        kind=held["kind"],
+        kind=fields["kind"],
         scope=scope,
-        incarnation=Incarnation(number=int(held["incarnation"]), uid=held["uid"]),
+        incarnation=Incarnation(number=int(fields["incarnation"]), uid=fields["uid"]),
         rank=Rank(resource_version=version, id=int(epoch_id)),
-        removed=held.get("removed") == held["completed"],
+        removed=fields.get("removed") == fields["completed"],
     )

@@ -76,10 +76,14 @@ async def _update_once(
     if old is None:
         return _REFUSED
     resources = {key.decode(): _resource_decoder.decode(value) for key, value in raw.items()}
-    held = Records(_cluster_decoder.decode(old), resources)
-    wanted = change(held)
-    new = old if wanted.cluster == held.cluster else msgspec.json.encode(wanted.cluster)
-    changed = _changed_fields(raw, held, wanted)
+    records = Records(_cluster_decoder.decode(old), resources)
+    changed_records = change(records)
+    new = (
+        old
+        if changed_records.cluster == records.cluster
+        else msgspec.json.encode(changed_records.cluster)
+    )
+    changed = _changed_fields(raw, records, changed_records)
     if new == old and not changed:
         return _WRITTEN
     names = [keys.generation(shard), keys.clusters(shard), keys.resources(cluster)]
@@ -95,14 +99,14 @@ async def _update_once(
 
 
 def _changed_fields(
-    raw: Mapping[bytes, bytes], held: Records, wanted: Records
+    raw: Mapping[bytes, bytes], records: Records, changed_records: Records
 ) -> list[str | bytes]:
     """Per changed resource: key, old value, new value; empty if none changed."""
     changed: list[str | bytes] = []
-    for key, record in wanted.resources.items():
-        if record != held.resources.get(key):
+    for key, record in changed_records.resources.items():
+        if record != records.resources.get(key):
             changed += (key, raw.get(key.encode(), b""), msgspec.json.encode(record))
-    for key in wanted.removed:
+    for key in changed_records.removed:
         if (value := raw.get(key.encode())) is not None:
             changed += (key, value, b"")
     return changed

@@ -256,14 +256,14 @@ class SnapshotWriter:
 
     async def _set_up_one(self, shard: int) -> bool:
         keys = self.keys
-        held, is_fresh = await self._set_up(
+        generation, is_fresh = await self._set_up(
             keys=_names_of_feed(keys, shard),
             args=[
                 *(make_generation(secrets.token_hex(8), keys), secrets.token_hex(8)),
                 *(shard, keys.shards),
             ],
         )
-        check_generation(held, keys)
+        check_generation(generation, keys)
         return bool(is_fresh)
 
 
@@ -286,10 +286,10 @@ class _Batch:
         self.positions.append(position)
         is_live = event.verb is not Verb.DELETED
         body, degraded, terms = event.object or b"", event.degraded, NO_TERMS
-        found = read_terms(body) if body else None
+        body_terms = read_terms(body) if body else None
         if is_live:
-            terms = found or UNKNOWN_TERMS
-        if body and found is None:
+            terms = body_terms or UNKNOWN_TERMS
+        if body and body_terms is None:
             degraded = UNREADABLE  # whatever it says itself: answers are made of such bytes
         elif is_live and not body:
             degraded = degraded or "absent"

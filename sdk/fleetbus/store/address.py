@@ -81,11 +81,11 @@ def parse_address(url: str) -> SentinelAddress | ClusterAddress | None:
     userinfo, _, hosts = parts.netloc.rpartition("@")
     username, _, password = userinfo.partition(":")
     credentials = Credentials(unquote(username), unquote(password))
-    path = [unquote(part) for part in parts.path.strip("/").split("/") if part]
+    path = [unquote(segment) for segment in parts.path.strip("/").split("/") if segment]
     is_tls = protocol == "rediss"
     if kind == "sentinel":
-        given = {name: values[-1] for name, values in options.items()}
-        return _of_sentinels(url, hosts, path, given, credentials, is_tls=is_tls)
+        settings = {name: values[-1] for name, values in options.items()}
+        return _of_sentinels(url, hosts, path, settings, credentials, is_tls=is_tls)
     if options or path not in ([], ["0"]):
         raise _invalid(url, "a Cluster has only the database 0, and no options")
     return ClusterAddress(_places(url, hosts, _REDIS_PORT), credentials, is_tls)
@@ -124,8 +124,8 @@ def _places(url: str, hosts: str, port: int) -> tuple[Place, ...]:
 
 def _place(url: str, text: str, default: int) -> Place:
     try:
-        found = urlsplit(f"//{text}")
-        host, port = found.hostname, found.port or default
+        parsed = urlsplit(f"//{text}")
+        host, port = parsed.hostname, parsed.port or default
     except ValueError:
         host, port = None, 0
     if not host or not 0 < port <= _LAST_PORT:

@@ -94,15 +94,15 @@ class _LazyCluster:
         return cast("Any", self._client).execute_command(*args, **options)
 
     def _connect(self) -> RedisCluster:
-        given = dict(self._options)
+        options = dict(self._options)
         if self._address.is_tls:
             # Only with a URL it uses the class of pools, whose connections read our files.
             host, port = self._address.nodes[0]
-            given["url"] = f"rediss://{f'[{host}]' if ':' in host else host}:{port}"
-            given["connection_pool_class"] = _pool_class(self._access)
+            options["url"] = f"rediss://{f'[{host}]' if ':' in host else host}:{port}"
+            options["connection_pool_class"] = _pool_class(self._access)
         nodes = [ClusterNode(*place) for place in self._address.nodes]
         make = cast("Any", RedisCluster)
-        return make(startup_nodes=nodes, require_full_coverage=False, **given)
+        return make(startup_nodes=nodes, require_full_coverage=False, **options)
 
     def close(self) -> None:
         """See `redis.Redis.close`."""

@@ -101,16 +101,16 @@ class ClusterRedis(Redis):
             return_exceptions=True,
         )
         failed = [answer for answer in answers if isinstance(answer, BaseException)]
-        found = [answer for answer in answers if not isinstance(answer, BaseException)]
+        results = [answer for answer in answers if not isinstance(answer, BaseException)]
         # A script is loaded where that is possible: it is not known here who needs it.
-        if failed and not (found and args[0] == "SCRIPT LOAD"):
+        if failed and not (results and args[0] == "SCRIPT LOAD"):
             self._topology.suspect()
             raise failed[0]
-        if not found:
+        if not results:
             raise errors.ClusterDownError("no server of the Cluster is known")
         if args[0] == "DBSIZE":
-            return sum(found)
-        return [key for keys in found for key in keys] if args[0] == "KEYS" else found[0]
+            return sum(results)
+        return [key for keys in results for key in keys] if args[0] == "KEYS" else results[0]
 
     async def follow(self, slot: int | None, send: Callable[..., Awaitable[T]]) -> T:
         """Send something to the master of a slot, and where that redirects it to.
@@ -141,9 +141,9 @@ class ClusterRedis(Redis):
 
     def _redirected(self, error: errors.AskError, node: MultiplexingRedis) -> MultiplexingRedis:
         # An empty host is that of the node which answers.
-        asked: str = node.connection_pool.connection_kwargs["host"]
+        own_host: str = node.connection_pool.connection_kwargs["host"]
         host, port = cast("Place", error.node_addr)
-        place = (host or asked, port)
+        place = (host or own_host, port)
         if isinstance(error, errors.MovedError):
             return self._topology.move(error.slot_id, place)
         return self._topology.client(place)
@@ -215,7 +215,7 @@ class _ClusterPipeline(Pipeline):
             groups.setdefault(slot_of(words), []).append(at)
         parts = [[stack[at] for at in places] for places in groups.values()]
         answers = await asyncio.gather(
-            *(self._send_to(slot, part) for slot, part in zip(groups, parts, strict=True)),
+            *(self._send_to(slot, portion) for slot, portion in zip(groups, parts, strict=True)),
             return_exceptions=True,
         )
         replies: list[Any] = [None] * len(stack)

@@ -146,7 +146,7 @@ def _make_node(
     cluster: ClusterAddress, access: StoreAccess, options: dict[str, Any], place: Place
 ) -> MultiplexingRedis:
     host, port = place
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         **options,
         **authentication_of(access, cluster.credentials),
         "host": host,
@@ -154,7 +154,7 @@ def _make_node(
     }
     plain = SSLConnection if cluster.is_tls else Connection
     connections = packing(reading_tls(plain, access.tls))
-    pool = BlockingConnectionPool(_CONNECTIONS, connection_class=connections, **given)
+    pool = BlockingConnectionPool(_CONNECTIONS, connection_class=connections, **arguments)
     node = _multiplexing(pool)
     node.refusals.is_logging = True
     return node
@@ -195,9 +195,11 @@ def _with_hint(error: Exception) -> str:
 
 
 def _pool(access: StoreAccess, options: dict[str, Any]) -> BlockingConnectionPool:
-    given = options | authentication_of(access, Credentials())  # redis-py reads the address's
+    arguments = options | authentication_of(access, Credentials())  # redis-py reads the address's
     try:
-        pool = BlockingConnectionPool.from_url(access.url, max_connections=_CONNECTIONS, **given)
+        pool = BlockingConnectionPool.from_url(
+            access.url, max_connections=_CONNECTIONS, **arguments
+        )
     except ValueError:  # its message quotes the address, which may hold a password
         raise StoreError(f"Redis at {access.shown}: invalid address") from None
     pool.connection_class = packing(reading_tls(pool.connection_class, access.tls))

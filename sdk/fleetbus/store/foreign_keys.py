@@ -85,10 +85,10 @@ class _ForeignKey(NamedTuple):
 
 def type_of(key: str) -> str:
     """The type of a key of ours, as named by the command `TYPE`; empty for other keys."""
-    owner, _, part = key.removeprefix(_OURS).partition("}:")
-    if not key.startswith(_OURS) or not part:
+    owner, _, suffix = key.removeprefix(_OURS).partition("}:")
+    if not key.startswith(_OURS) or not suffix:
         return ""
-    word, colon, _ = part.partition(":")
+    word, colon, _ = suffix.partition(":")
     if owner.startswith(_FLEET):
         return _SNAPSHOT.get(word, "")
     if of_distributor := _DISTRIBUTOR.get(owner):
@@ -128,32 +128,32 @@ class ForeignKeys:
         """
         async with self._turn:
             try:
-                found = await self._find(words)
+                foreign_keys = await self._find(words)
             except (RedisError, OSError, TimeoutError):
                 return error  # the store is away now: the next attempt checks again
-        if not found:
+        if not foreign_keys:
             return error
-        for foreign in found[:_SHOWN]:
+        for foreign in foreign_keys[:_SHOWN]:
             if self._log_once.should_log(key=foreign.key):
                 kinds = {"found": foreign.found, "expected": foreign.expected}
                 log.error("foreign_key_found", key=foreign.key[:_LETTERS], **kinds, hint=_HINT)
-        explained = ForeignKeyError(_describe(found))
+        explained = ForeignKeyError(_describe(foreign_keys))
         explained.__cause__ = error
         return explained
 
     async def _find(self, words: Iterable[Any]) -> list[_ForeignKey]:
         """Check the keys of the command and those known; search the store if none is wrong."""
         named = [text for word in words if (text := _text(word)).startswith(_OURS)]
-        known = [foreign.key for foreign in self._known]
-        found = await self._check(dict.fromkeys([*known, *named]))
-        if not found and self._searches.should_log():
+        known_keys = [foreign.key for foreign in self._known]
+        foreign_keys = await self._check(dict.fromkeys([*known_keys, *named]))
+        if not foreign_keys and self._searches.should_log():
             async with asyncio.timeout(_SEARCH_WITHIN):
-                found = await self._search()
+                foreign_keys = await self._search()
         for foreign in self._known:
-            if foreign not in found:
+            if foreign not in foreign_keys:
                 self._log_once.reset(foreign.key)
-        self._known = found[:_SHOWN]
-        return found
+        self._known = foreign_keys[:_SHOWN]
+        return foreign_keys
 
     async def _check(self, keys: Iterable[str]) -> list[_ForeignKey]:
         expected = {key: kind for key in keys if (kind := type_of(key))}
@@ -168,7 +168,7 @@ class ForeignKeys:
         ]
 
     async def _search(self) -> list[_ForeignKey]:
-        found: list[_ForeignKey] = []
+        foreign_keys: list[_ForeignKey] = []
         for pattern, kind in _SEARCHES:
             cursor = 0
             while True:
@@ -176,14 +176,17 @@ class ForeignKeys:
                 [answer] = await self._ask([scan])
                 cursor, keys = cast("tuple[int, list[bytes]]", answer)
                 wrong = (text for key in keys if type_of(text := _text(key)) not in ("", kind))
-                found += [_ForeignKey(key, kind, type_of(key)) for key in wrong]
+                foreign_keys += [_ForeignKey(key, kind, type_of(key)) for key in wrong]
                 if not cursor:
                     break
-        return found
+        return foreign_keys
 
 
-def _describe(found: Sequence[_ForeignKey]) -> str:
-    texts = [f"the key {key[:_LETTERS]} is a {kind}, not a {wanted}" for key, kind, wanted in found]
+def _describe(foreign_keys: Sequence[_ForeignKey]) -> str:
+    texts = [
+        f"the key {key[:_LETTERS]} is a {kind}, not a {expected}"
+        for key, kind, expected in foreign_keys
+    ]
     more = f", and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
     return f"{'; '.join(texts[:_SHOWN])}{more}: another program wrote it"
 

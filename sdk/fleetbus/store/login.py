@@ -62,8 +62,8 @@ def authentication(
     """
     if password is not None:
         return {"credential_provider": FileCredentials(username, password)}
-    given = {"username": credentials.username, "password": credentials.password}
-    return {name: value for name, value in given.items() if value}
+    fields = {"username": credentials.username, "password": credentials.password}
+    return {name: value for name, value in fields.items() if value}
 
 
 def authentication_of(access: StoreAccess, credentials: Credentials) -> dict[str, Any]:

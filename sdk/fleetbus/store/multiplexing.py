@@ -94,8 +94,8 @@ class MultiplexingRedis(Redis):
         callback = self.response_callbacks.get(name)
         if callback is None:
             return reply
-        kept = {key: value for key, value in options.items() if key not in _OURS}
-        value = callback(reply, **kept)
+        reply_options = {key: value for key, value in options.items() if key not in _OURS}
+        value = callback(reply, **reply_options)
         return await value if inspect.isawaitable(value) else value
 
     async def explain(self, words: Sequence[Any], error: Exception) -> Exception:
@@ -198,8 +198,8 @@ def pack(words: Iterable[Any]) -> bytes:
     Raises:
         redis.exceptions.DataError: an argument is neither bytes, str, int nor float.
     """
-    name, *rest = words
+    name, *arguments = words
     try:
-        return cast("bytes", hiredis.pack_command(cast("Any", (*name.split(), *rest))))
+        return cast("bytes", hiredis.pack_command(cast("Any", (*name.split(), *arguments))))
     except TypeError as e:
         raise errors.DataError(str(e)) from e

@@ -49,9 +49,9 @@ _BY_TEXT: Final = (
 
 def hint_for(error: BaseException) -> str:
     """Return what to do about an error of the store; empty if it is none of these."""
-    found = next((hint for kind, hint in _BY_CLASS if isinstance(error, kind)), "")
+    class_hint = next((hint for kind, hint in _BY_CLASS if isinstance(error, kind)), "")
     text = str(error)
-    return found or next((hint for part, hint in _BY_TEXT if part in text), "")
+    return class_hint or next((hint for phrase, hint in _BY_TEXT if phrase in text), "")
 
 
 class Refusals:
@@ -69,9 +69,9 @@ class Refusals:
         """Log each refusal in the reply to a command, or in the list of replies to several."""
         if not self.is_logging:
             return
-        for one in cast("list[Any]", reply) if is_list and isinstance(reply, list) else (reply,):
-            if isinstance(one, Exception):
-                self._log(one)
+        for item in cast("list[Any]", reply) if is_list and isinstance(reply, list) else (reply,):
+            if isinstance(item, Exception):
+                self._log(item)
 
     def _log(self, error: Exception) -> None:
         if (hint := hint_for(error)) and self._log_once.should_log(key=hint):

@@ -70,10 +70,10 @@ class Topology:
 
     def client(self, place: Place) -> MultiplexingRedis:
         """The client of a node."""
-        found = self._clients.get(place)
-        if found is None:
-            self._clients[place] = found = self._make(place)
-        return found
+        node = self._clients.get(place)
+        if node is None:
+            self._clients[place] = node = self._make(place)
+        return node
 
     def move(self, slot: int, place: Place) -> MultiplexingRedis:
         """Note that another node holds a slot now; returns its client."""
@@ -159,12 +159,12 @@ class Topology:
         await asyncio.gather(*self._closing, return_exceptions=True)
 
 
-def _read_slots(reply: Iterable[Sequence[Any]], asked: Place) -> dict[int, Place]:
+def _read_slots(reply: Iterable[Sequence[Any]], own_place: Place) -> dict[int, Place]:
     """Decode CLUSTER SLOTS: ranges of slots with the master of each first."""
     owners: dict[int, Place] = {}
     for first, last, master, *_replicas in reply:
         host, port = cast("bytes | None", master[0]), int(master[1])
         name = host.decode() if host else ""
-        place = (name if name not in {"", "?"} else asked[0], port)
+        place = (name if name not in {"", "?"} else own_place[0], port)
         owners.update(dict.fromkeys(range(int(first), int(last) + 1), place))
     return owners

@@ -77,16 +77,16 @@ async def assert_converges(
     expected = await _run_once(controller, events, setup, store, None)
     for order in range(orders):
         shuffler = _Shuffler(random.Random(f"{seed} {order}"))  # noqa: S311 -- repeatable
-        found = await _run_once(controller, events, setup, store, shuffler)
-        if found != expected:
+        actual = await _run_once(controller, events, setup, store, shuffler)
+        if actual != expected:
             where = f"(seed {seed}, order {order}: {shuffler})"
-            raise AssertionError(_describe_difference(controller, where, expected, found))
+            raise AssertionError(_describe_difference(controller, where, expected, actual))
 
 
 def _describe_difference(
-    controller: Controller, where: str, expected: list[str], found: list[str]
+    controller: Controller, where: str, expected: list[str], actual: list[str]
 ) -> str:
-    diff = "\n".join(unified_diff(expected, found, "in order", where, lineterm="", n=2))
+    diff = "\n".join(unified_diff(expected, actual, "in order", where, lineterm="", n=2))
     return f"controller {controller.name!r} does not converge {where}\n{diff}"
 
 
@@ -201,6 +201,6 @@ def _final_state(test: ControllerTest) -> list[str]:
     for place, obj in sorted(objects.items()):
         metadata = {k: v for k, v in obj["metadata"].items() if k not in _OF_THE_SERVER}
         text = json.dumps({**obj, "metadata": metadata}, indent=1, sort_keys=True)
-        text = _UID.sub(lambda found: f"uid of {uids.get(found[0], 'a deleted object')}", text)
+        text = _UID.sub(lambda match: f"uid of {uids.get(match[0], 'a deleted object')}", text)
         lines += [f"{' '.join(place)}:", *_TIME.sub("a time", text).splitlines()]
     return lines

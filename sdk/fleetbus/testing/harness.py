@@ -84,7 +84,9 @@ class ControllerTest:
         self._runner = runner
         self._feeds = feeds
         self._known: dict[str, set[str]] = {name: set() for name in feeds}
-        watched = [watch.resource for one in runner.controllers for watch in one.watches]
+        watched = [
+            watch.resource for controller in runner.controllers for watch in controller.watches
+        ]
         self._unwatched = UNWATCHED - {resource.key for resource in watched if resource}
 
     @property
@@ -159,22 +161,22 @@ class ControllerTest:
 
     async def _announce_types(self, cluster: str, feed: Feed) -> None:
         """Mark new resources as synced in the snapshot (rule P14)."""
-        known = self._known[cluster]
-        records = [_record(found) for found in feed.types()]
-        new = {r.key: r for r in records if r.key not in known | self._unwatched}
+        known_keys = self._known[cluster]
+        records = [_record(fed_type) for fed_type in feed.types()]
+        new = {r.key: r for r in records if r.key not in known_keys | self._unwatched}
         if new:
             encoded: Any = {key: msgspec.json.encode(r) for key, r in new.items()}
             await self._runner.redis.hset(self._runner.keys.resources(cluster), mapping=encoded)
-            known |= new.keys()
+            known_keys |= new.keys()
 
 
-def _record(found: FedType) -> ResourceRecord:
+def _record(fed_type: FedType) -> ResourceRecord:
     return ResourceRecord(
-        group=found.group,
-        version=found.version,
-        plural=found.plural,
-        kind=found.kind,
-        namespaced=found.namespaced,
+        group=fed_type.group,
+        version=fed_type.version,
+        plural=fed_type.plural,
+        kind=fed_type.kind,
+        namespaced=fed_type.namespaced,
         state=ResourceState.SYNCED,
         last_received=utc_now(),
         epoch="1 1",
@@ -182,17 +184,17 @@ def _record(found: FedType) -> ResourceRecord:
 
 
 def _writes(cluster: EmulatedCluster) -> list[Write]:
-    found: list[Write] = []
+    writes: list[Write] = []
     for request in cluster.requests:
         if request.verb not in _WRITES or not request.user_agent.startswith(_AGENT):
             continue
         try:
-            resource, namespace, name, part = read_path(request.path)
+            resource, namespace, name, subresource = read_path(request.path)
         except InvalidName:
             continue
-        full = f"{resource}/{part}" if part else str(resource)
-        found.append(Write(cluster.name, request.verb, full, namespace, name, request.status))
-    return found
+        full = f"{resource}/{subresource}" if subresource else str(resource)
+        writes.append(Write(cluster.name, request.verb, full, namespace, name, request.status))
+    return writes
 
 
 class StaticProvider:

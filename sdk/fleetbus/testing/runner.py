@@ -278,7 +278,7 @@ class ControllerRunner:
             stats = await hosted.queue.stats()
             due = hosted.queue.next_due()
             # Items behind an open breaker wait for its probe, like delayed ones.
-            blocked = {one.cluster for one in stats.breakers if one.remaining}
+            blocked = {breaker.cluster for breaker in stats.breakers if breaker.remaining}
             is_ready = any(cluster not in blocked for cluster, _ in stats.depth)
             if is_ready or stats.processing or (due is not None and due <= self.clock.now):
                 return True

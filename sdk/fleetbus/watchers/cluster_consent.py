@@ -67,8 +67,8 @@ async def consent(bus: Bus, kv: KeyValue, cluster: str, uid: str) -> None:
     """
     entry = await kv.get(kv_incarnation(cluster))
     record = parse_incarnation(entry.value) if entry is not None else None
-    given = Consent(uid, record.uid if record is not None else "")
-    await kv.put(kv_accepted(cluster), msgspec.json.encode(given))
+    accepted = Consent(uid, record.uid if record is not None else "")
+    await kv.put(kv_accepted(cluster), msgspec.json.encode(accepted))
     await wake_watchers(bus, cluster)
 
 

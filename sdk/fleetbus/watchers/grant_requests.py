@@ -100,7 +100,7 @@ class StoredGrantRequests:
 
     def find(self, request: GrantRequest) -> GrantRequest | None:
         """Return the stored state of a request; None if it is gone."""
-        return next((found for found in self.requests if found.is_same(request)), None)
+        return next((stored for stored in self.requests if stored.is_same(request)), None)
 
 
 class _Value(msgspec.Struct):
@@ -137,7 +137,7 @@ async def read_grant_requests(kv: KeyValue, key: str) -> StoredGrantRequests:
 
 
 async def change_grant_requests(
-    kv: KeyValue, key: str, change: Change, held: StoredGrantRequests = NOT_READ
+    kv: KeyValue, key: str, change: Change, stored: StoredGrantRequests = NOT_READ
 ) -> StoredGrantRequests:
     """Change the requests for a resource by compare-and-set; retries when another writer was first.
 
@@ -146,23 +146,23 @@ async def change_grant_requests(
         key: of the resource.
         change: computes the new requests from the stored ones; called for each attempt. If it
             changes nothing, nothing is written.
-        held: what was read last; saves a read if it is still current.
+        stored: what was read last; saves a read if it is still current.
 
     Raises:
         GrantRequestsContended: another writer was first each time.
         BusError: it may not have been written.
     """
     for _ in range(_ATTEMPTS):
-        wanted = change(held.requests)
-        if wanted == held.requests and held is not NOT_READ:
-            return held
-        if held.problem:
-            log.warning("grant_requests_unreadable", key=key, error=held.problem)
-        value = msgspec.json.encode(_Value(list(wanted)))
-        revision = await kv.update(key, value, held.revision)
+        changed = change(stored.requests)
+        if changed == stored.requests and stored is not NOT_READ:
+            return stored
+        if stored.problem:
+            log.warning("grant_requests_unreadable", key=key, error=stored.problem)
+        value = msgspec.json.encode(_Value(list(changed)))
+        revision = await kv.update(key, value, stored.revision)
         if revision is not None:
-            return StoredGrantRequests(wanted, revision, value)
-        held = await read_grant_requests(kv, key)
+            return StoredGrantRequests(changed, revision, value)
+        stored = await read_grant_requests(kv, key)
     raise GrantRequestsContended(f"{key} is written faster than it can be changed")
 
 

@@ -27,6 +27,6 @@ async def message_key(kv: KeyValue, cluster: str) -> bytes:
         entry = await kv.get(name)
         if entry is not None and len(entry.value) == KEY_BYTES:
             return entry.value
-        made = secrets.token_bytes(KEY_BYTES)
-        if await kv.update(name, made, entry.revision if entry is not None else 0) is not None:
-            return made
+        new_key = secrets.token_bytes(KEY_BYTES)
+        if await kv.update(name, new_key, entry.revision if entry is not None else 0) is not None:
+            return new_key

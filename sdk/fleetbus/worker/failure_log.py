@@ -124,8 +124,8 @@ class FailureLog:
 
     def recover(self, lease: Lease) -> None:
         """Log that a request no longer fails, unless every failure had a line."""
-        known = self._failing.pop(lease.request, None)
-        if known is not None and known.unlogged:
+        failure = self._failing.pop(lease.request, None)
+        if failure is not None and failure.unlogged:
             log.info("reconcile_recovered", failures=lease.attempt)
 
     def count(self, request: Request, error: BaseException) -> int:
@@ -135,17 +135,17 @@ class FailureLog:
         """
         # Not by its text, in which a time or a number may change.
         kind, now = _kind_of(error), self._clock()
-        known = self._failing.get(request)
-        if known is None or known.kind != kind:
+        failure = self._failing.get(request)
+        if failure is None or failure.kind != kind:
             self._failing[request] = _Repeated(kind, now)
             self._failing.move_to_end(request)
             if len(self._failing) > _MOST:
                 self._failing.popitem(last=False)
             return 1
-        known.unlogged += 1
-        if now - known.logged_at < REPEAT_AFTER.total_seconds():
+        failure.unlogged += 1
+        if now - failure.logged_at < REPEAT_AFTER.total_seconds():
             return 0
-        count, known.logged_at, known.unlogged = known.unlogged, now, 0
+        count, failure.logged_at, failure.unlogged = failure.unlogged, now, 0
         return count
 
 

@@ -153,8 +153,10 @@ class Handler:
 
     async def _with_left(self, request: Request) -> Request:
         """The request as the function gets it: it may have to know that its object left (P8)."""
-        seen = self._seen
-        if seen is not None and await self._until_available(lambda: seen.has_left(request)):
+        last_seen = self._seen
+        if last_seen is not None and await self._until_available(
+            lambda: last_seen.has_left(request)
+        ):
             return replace(request, left=True)
         return request
 

@@ -68,14 +68,14 @@ def check_controllers(controllers: Sequence[Controller]) -> None:
     Raises:
         ConfigError: one is not.
     """
-    found: dict[str, Controller] = {}
+    by_name: dict[str, Controller] = {}
     for controller in controllers:
         name, place = controller.name, controller.place
         if name in RESERVED_NAMES:
             raise ConfigError(f"the controller name {name!r} is reserved, see {place}")
-        if other := found.get(name):
+        if other := by_name.get(name):
             raise ConfigError(f"two controllers are named {name}: {other.place} and {place}")
-        found[name] = controller
+        by_name[name] = controller
         controller.function()
 
 
@@ -96,8 +96,8 @@ async def run_controllers(
     async with report_blocked_loop(), contain_exits(), asyncio.TaskGroup() as group:
         group.create_task(connections.bus.failure(), name="bus failure")
         for controller in controllers:
-            one = _Hosted(controller, connections, health, policy or QueuePolicy())
-            group.create_task(one.run(), name=f"controller {controller.name}")
+            hosted = _Hosted(controller, connections, health, policy or QueuePolicy())
+            group.create_task(hosted.run(), name=f"controller {controller.name}")
 
 
 class _Hosted:
@@ -258,9 +258,9 @@ class _Hosted:
     async def _handle(self, deliveries: Sequence[Delivery]) -> None:
         """Enqueue what is applied; the consumer acknowledges when this returns (rule P9)."""
         name = self._controller.name
-        found = [(d.message, d.headers) for d in deliveries if isinstance(d.message, Event)]
-        events = [event for event, _ in found]
-        traces = [headers.get(tracing.HEADER, "") for _, headers in found]
+        pairs = [(d.message, d.headers) for d in deliveries if isinstance(d.message, Event)]
+        events = [event for event, _ in pairs]
+        traces = [headers.get(tracing.HEADER, "") for _, headers in pairs]
         consumed = tracing.Consumed(name, events, traces)
         # Nothing is refused for a cluster that this process does not know yet: the worker retries
         # a request whose cluster is not engaged, and ends one whose cluster has left.
@@ -299,7 +299,7 @@ class QueueWeights:
 
     def read(self, clusters: Iterable[ClusterInfo]) -> dict[str, float]:
         """The weights that differ from 1, by cluster."""
-        found: dict[str, float] = {}
+        weights: dict[str, float] = {}
         for info in clusters:
             text = info.labels.get(WEIGHT_LABEL)
             if text is None:
@@ -307,8 +307,8 @@ class QueueWeights:
             if not _NUMBER.fullmatch(text) or int(text) > _HIGHEST_WEIGHT:
                 self._warn(info.name, text)
             elif text != "1":
-                found[info.name] = int(text)
-        return found
+                weights[info.name] = int(text)
+        return weights
 
     def _warn(self, cluster: str, text: str) -> None:
         if (cluster, text) not in self._warned:

@@ -252,9 +252,9 @@ class InitialSync:
         """Find the clusters that joined while no process of this controller ran."""
         if self._is_fleet_compared or not self._seen:
             return
-        held = cast("bytes | None", await self._connections.redis.get(self._fleet_key))
+        stored = cast("bytes | None", await self._connections.redis.get(self._fleet_key))
         # Without a record there was no fleet before this one: the full enqueue has covered it.
-        if held is not None and self._seen.keys() - set(held.decode().split()):
+        if stored is not None and self._seen.keys() - set(stored.decode().split()):
             self._map_again()
         self._is_fleet_compared = True
         self._tidy_at = 0.0
@@ -265,15 +265,15 @@ class InitialSync:
 
     async def _enqueue_all(self, token: str) -> None:
         key = queue_key(self._controller.name, "initial-sync")
-        held = cast("bytes | None", await self._connections.redis.get(key))
-        if held == token.encode():
+        stored = cast("bytes | None", await self._connections.redis.get(key))
+        if stored == token.encode():
             return
         log.info("full_enqueue", controller=self._controller.name)
         covered, self._changed = self._changed, set()
         try:
             await self._full.run()
             # Without the breaks the token names store and durable: are they those of the last time?
-            if held is None or held.rpartition(b" ")[0] != token.encode().rpartition(b" ")[0]:
+            if stored is None or stored.rpartition(b" ")[0] != token.encode().rpartition(b" ")[0]:
                 # The queue may have lost deletions, or they came before this durable. No list has
                 # them: a swept object leaves no tombstone.
                 await self._replay_deletions()
@@ -300,9 +300,9 @@ class InitialSync:
             return
         key = queue_key(self._controller.name, "code")
         code = fingerprint(self._controller)
-        held = cast("bytes | None", await self._connections.redis.get(key))
-        if held != code.encode():
-            if held is not None:
+        stored = cast("bytes | None", await self._connections.redis.get(key))
+        if stored != code.encode():
+            if stored is not None:
                 log.info("code_changed", controller=self._controller.name)
                 await self._full.run(reason=Reason.NEW_CODE)
             await self._connections.redis.set(key, code)

@@ -54,15 +54,15 @@ class QueueGauges:
 
     def _values(self, cluster: str, ready: int, stats: Stats) -> tuple[float, ...]:
         """The values of `_GAUGES`."""
-        age, kept = stats.ages.get(cluster), stats.kept.get(cluster, 0)
-        return (ready, age.total_seconds() if age else 0, kept, cluster in self._open)
+        age, quarantined = stats.ages.get(cluster), stats.kept.get(cluster, 0)
+        return (ready, age.total_seconds() if age else 0, quarantined, cluster in self._open)
 
-    def _log_breakers(self, found: dict[str, Breaker]) -> None:
-        for cluster in found.keys() - self._open.keys():
-            failures = found[cluster].failures
+    def _log_breakers(self, breakers: dict[str, Breaker]) -> None:
+        for cluster in breakers.keys() - self._open.keys():
+            failures = breakers[cluster].failures
             log.warning(
                 "breaker_opened", controller=self._controller, cluster=cluster, failures=failures
             )
-        for cluster in self._open.keys() - found.keys():
+        for cluster in self._open.keys() - breakers.keys():
             log.info("breaker_closed", controller=self._controller, cluster=cluster)
-        self._open = found
+        self._open = breakers

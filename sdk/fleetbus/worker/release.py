@@ -139,8 +139,14 @@ class Releases:
         if anew := [f.lease for f in finished if f.again and f.has_written]:
             await self._queue.add(
                 [
-                    Add(one.request, one.priority, one.trigger, one.trace, one.charged_cluster)
-                    for one in anew
+                    Add(
+                        lease.request,
+                        lease.priority,
+                        lease.trigger,
+                        lease.trace,
+                        lease.charged_cluster,
+                    )
+                    for lease in anew
                 ]
             )
         ended = [f.lease for f in finished if f.has_written or not f.again]

@@ -111,5 +111,5 @@ class Slots:
 def is_outage(error: BaseException, cluster: str) -> bool:
     """Whether an error means that this cluster did not answer."""
     if isinstance(error, BaseExceptionGroup):
-        return any(is_outage(one, cluster) for one in error.exceptions)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType, reportUnknownMemberType]
+        return any(is_outage(exception, cluster) for exception in error.exceptions)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType, reportUnknownMemberType]
     return isinstance(error, Unreachable) and error.cluster == cluster

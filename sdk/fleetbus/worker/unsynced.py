@@ -97,13 +97,13 @@ class UnsyncedResources:
             cluster, resource, _ = member.decode().split(" ", 2)
             waiting.setdefault((cluster, resource), []).append(member)
         unsynced = await self._unsynced(waiting)
-        found: dict[Request, list[bytes]] = {}
+        by_request: dict[Request, list[bytes]] = {}
         for pair in waiting.keys() - unsynced:
             for member in waiting[pair]:
                 item = member.decode().split(" ", 2)[2]
                 request = self._controller.request(*item.split("/", 2))
-                found.setdefault(request, []).append(member)
-        return found
+                by_request.setdefault(request, []).append(member)
+        return by_request
 
     async def forget(self, members: Iterable[bytes]) -> None:
         """Remove notes whose requests are enqueued, and those that are too old.
@@ -122,7 +122,7 @@ class UnsyncedResources:
         clusters: dict[str, list[str]] = {}
         for cluster, resource in pairs:
             clusters.setdefault(resource, []).append(cluster)
-        found: set[Pair] = set()
+        unsynced: set[Pair] = set()
         for resource, names in clusters.items():
             freshness = await self._reader.freshness(names, resource)
             for name in names:
@@ -130,8 +130,8 @@ class UnsyncedResources:
                 if state is ResourceState.SYNCED:
                     self._note_synced((name, resource))
                 elif state is not ResourceState.UNKNOWN or resource not in _SELDOM_WATCHED:
-                    found.add((name, resource))
-        return found
+                    unsynced.add((name, resource))
+        return unsynced
 
     def _note_synced(self, pair: Pair) -> None:
         self._synced[pair] = time.monotonic()
@@ -142,9 +142,9 @@ class UnsyncedResources:
     async def _store(self, request: Request, pairs: Iterable[Pair]) -> None:
         by_key: dict[str, dict[str, int]] = {}
         for cluster, resource in pairs:
-            one = self._controller.repairing(request, cluster)
-            item = f"{cluster} {resource} {one.cluster}/{one.namespace}/{one.name}"
-            by_key.setdefault(self._key(one.controller), {})[item] = now_ms()
+            target = self._controller.repairing(request, cluster)
+            item = f"{cluster} {resource} {target.cluster}/{target.namespace}/{target.name}"
+            by_key.setdefault(self._key(target.controller), {})[item] = now_ms()
         for key, members in by_key.items():
             async with self._redis.pipeline(transaction=False) as pipe:
                 pipe.zadd(key, cast("Any", members))

@@ -38,12 +38,12 @@ class WatchCheck:
         watched, clusters = self._connections.reader.watched, self._connections.clusters
         if self._is_done:
             return
-        known = await watched.keys()
-        if not known or not clusters.is_known:
+        keys = await watched.keys()
+        if not keys or not clusters.is_known:
             return
         suggestions = {
             str(resource): await watched.suggest(resource)
-            for resource in unwatched_resources(self._controller, known)
+            for resource in unwatched_resources(self._controller, keys)
         }
         self._is_done = True
         name, fleet = self._controller.name, clusters.all()
@@ -65,30 +65,32 @@ class WatchCheck:
             )
 
 
-def unwatched_resources(controller: Controller, known: Collection[str]) -> list[Resource]:
+def unwatched_resources(controller: Controller, keys: Collection[str]) -> list[Resource]:
     """The resources that watches name and no cluster has.
 
     Args:
         controller: whose watches.
-        known: the keys of all resources that are watched somewhere, like `apps/deployments`.
+        keys: the keys of all resources that are watched somewhere, like `apps/deployments`.
     """
-    wanted = {watch.resource for watch in controller.watches if watch.resource}
-    return sorted(resource for resource in wanted if resource.key not in known)
+    resources = {watch.resource for watch in controller.watches if watch.resource}
+    return sorted(resource for resource in resources if resource.key not in keys)
 
 
 def absent_clusters(controller: Controller, fleet: Sequence[ClusterInfo]) -> list[str]:
     """The names, patterns and selectors of watches that no cluster of the fleet matches."""
-    parts = [part for watch in controller.watches for part in _parts(watch.clusters)]
-    texts = [_describe(part, fleet) for part in parts if not any(_matches(part, i) for i in fleet)]
+    parts = [choice for watch in controller.watches for choice in _parts(watch.clusters)]
+    texts = [
+        _describe(choice, fleet) for choice in parts if not any(_matches(choice, i) for i in fleet)
+    ]
     return sorted(set(texts))
 
 
-def _describe(part: ClusterChoice, fleet: Sequence[ClusterInfo]) -> str:
+def _describe(choice: ClusterChoice, fleet: Sequence[ClusterInfo]) -> str:
     """The choice, with a hint where a cluster's name is taken for a label selector."""
-    _, _, label = part.text.partition("with ")
-    if part.asks_info and any(info.name == label for info in fleet):
+    _, _, label = choice.text.partition("with ")
+    if choice.asks_info and any(info.name == label for info in fleet):
         return f"with the label {label}; for the cluster of that name write clusters=[{label!r}]"
-    return part.text
+    return choice.text
 
 
 def _parts(choice: ClusterChoice) -> list[ClusterChoice]:
@@ -98,9 +100,9 @@ def _parts(choice: ClusterChoice) -> list[ClusterChoice]:
     return [choose_clusters([name]) for name in choice.text.split(",") if name]
 
 
-def _matches(part: ClusterChoice, info: ClusterInfo) -> bool:
+def _matches(choice: ClusterChoice, info: ClusterInfo) -> bool:
     try:
-        return bool(part.decide(info.name, info))
+        return bool(choice.decide(info.name, info))
     except BaseException as e:  # user code; the router logs what it raises
         if is_stop(e):
             raise

@@ -15,20 +15,20 @@ async def describe(queue: Queue, controller: str) -> View:
     stats = await queue.stats()
     processing = [
         {
-            **_names(one.request),
-            "worker": one.worker,
-            "fence": one.fence,
-            "leaseSeconds": one.remaining.total_seconds(),
+            **_names(item.request),
+            "worker": item.worker,
+            "fence": item.fence,
+            "leaseSeconds": item.remaining.total_seconds(),
         }
-        for one in await queue.processing()
+        for item in await queue.processing()
     ]
     quarantined = [
         {
-            **_names(one.request),
-            "times": one.times,
-            "nextTrySeconds": one.remaining.total_seconds(),
+            **_names(item.request),
+            "times": item.times,
+            "nextTrySeconds": item.remaining.total_seconds(),
         }
-        for one in await queue.quarantined()
+        for item in await queue.quarantined()
     ]
     return {
         "controller": controller,

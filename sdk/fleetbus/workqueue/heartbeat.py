@@ -179,17 +179,19 @@ class Heartbeat:
 
     def _beat(self) -> None:
         with self._lock:
-            held = [one.lease for one in self._watched.values() if not one.is_lost]
+            leases = [watched.lease for watched in self._watched.values() if not watched.is_lost]
         started = time.monotonic()
         try:
-            for start in range(0, len(held), BATCH):
-                self._extend(held[start : start + BATCH])
+            for start in range(0, len(leases), BATCH):
+                self._extend(leases[start : start + BATCH])
         except (redis.RedisError, OSError) as error:
             # The next tick tries again, until the deadlines count as missed.
-            _log.warning("heartbeat_failed", error=str(error), leases=len(held))
+            _log.warning("heartbeat_failed", error=str(error), leases=len(leases))
             return
         with self._lock:
-            alive = [one.confirmed_until for one in self._watched.values() if not one.is_lost]
+            alive = [
+                watched.confirmed_until for watched in self._watched.values() if not watched.is_lost
+            ]
             self._next_beat = self._due(min([started + self._lease, *alive]))
 
     def _extend(self, leases: list[Lease]) -> None:
@@ -208,12 +210,12 @@ class Heartbeat:
                     continue
                 self._lose(watched, "refused")
 
-    def _report_unconfirmed(self, asked: float) -> None:
-        """Report leases that were held before `asked` and could not be confirmed."""
+    def _report_unconfirmed(self, asked_at: float) -> None:
+        """Report leases that were held before `asked_at` and could not be confirmed."""
         latest = time.monotonic() + self.margin
         with self._lock:
             for watched in self._watched.values():
-                if watched.is_lost or watched.has_returned or watched.since > asked:
+                if watched.is_lost or watched.has_returned or watched.since > asked_at:
                     continue
                 if watched.confirmed_until <= latest:
                     self._lose(watched, "unconfirmed")
@@ -221,11 +223,15 @@ class Heartbeat:
     def _report_stuck(self) -> None:
         now = time.monotonic()
         with self._lock:
-            stuck = [one for one in self._watched.values() if one.limit and one.limit <= now]
-            for one in stuck:
-                one.is_lost, one.limit = True, None  # no longer renewed, and reported once
-        for one in stuck:
-            self._on_stuck(one.lease)
+            stuck = [
+                watched
+                for watched in self._watched.values()
+                if watched.limit and watched.limit <= now
+            ]
+            for watched in stuck:
+                watched.is_lost, watched.limit = True, None  # no longer renewed, and reported once
+        for watched in stuck:
+            self._on_stuck(watched.lease)
 
     def _lose(self, watched: _Watched, reason: str) -> None:
         """Report a loss to the loop, once. The lock is held; a closed loop has no worker."""

@@ -108,13 +108,13 @@ class MemoryQueue:
         """See `Queue.take`."""
         give_up = time.monotonic() + wait.total_seconds()
         while True:
-            seen = self._signal.count
+            last_count = self._signal.count
             fitting = Capacity(Limits.of(capacity, default_capacity, probes))
             leases = self._take_now(min(limit, BATCH), token or secrets.token_hex(12), fitting)
             remaining = give_up - time.monotonic()
             if leases or remaining <= 0:
                 return leases
-            await self._signal.wait(seen, min(remaining, self._until_due(), POLL))
+            await self._signal.wait(last_count, min(remaining, self._until_due(), POLL))
 
     async def done(
         self, leases: Sequence[Lease], notes: Mapping[Request, bytes] | None = None
@@ -123,7 +123,7 @@ class MemoryQueue:
         left = notes or {}
         check_notes(left)
         self._read_clock()
-        refused = [one for one in leases if not self._end(one, left.get(one.request, b""))]
+        refused = [lease for lease in leases if not self._end(lease, left.get(lease.request, b""))]
         self._notify_if_at_capacity()
         return refused
 
@@ -173,14 +173,14 @@ class MemoryQueue:
         expired = self._expired(now) if now >= self._hold else []
         grace = self._policy.grace.total_seconds()
         suspects = [
-            (request, held)
-            for request, held in expired
-            if held.suspected is not None and now - held.suspected >= grace
+            (request, state)
+            for request, state in expired
+            if state.suspected is not None and now - state.suspected >= grace
         ]
-        new = [held for _, held in expired if held.suspected is None]
-        for held in new:
-            held.suspected = now
-        quarantined = [one for one, held in suspects if self._recover(one, held, now)]
+        new = [state for _, state in expired if state.suspected is None]
+        for state in new:
+            state.suspected = now
+        quarantined = [request for request, state in suspects if self._recover(request, state, now)]
         left = timedelta(seconds=max(0.0, self._hold - now))
         return Reaped(held=left, marked=len(new), recovered=len(suspects), quarantined=quarantined)
 
@@ -188,7 +188,9 @@ class MemoryQueue:
         """See `Queue.stats`."""
         now = self._read_clock()
         later = [self._items[request] for request in self._later]
-        kept = Counter(r.cluster for r in self._later if self._items[r].kept_until is not None)
+        kept_by_cluster = Counter(
+            r.cluster for r in self._later if self._items[r].kept_until is not None
+        )
         ages = {
             cluster: timedelta(seconds=max(0.0, now - since))
             for cluster, since in self._ready.oldest().items()
@@ -198,10 +200,10 @@ class MemoryQueue:
             delayed=sum(item.due is not None for item in later),
             processing=len(self._leased),
             failing=sum(item.failures > 0 for item in self._items.values()),
-            quarantined=kept.total(),
+            quarantined=kept_by_cluster.total(),
             oldest=max(ages.values(), default=None),
             ages=ages,
-            kept=kept,
+            kept=kept_by_cluster,
             breakers=self._outages.breakers(now),
         )
 
@@ -222,21 +224,21 @@ class MemoryQueue:
     async def processing(self) -> list[Processing]:
         """See `Queue.processing`."""
         now = self._read_clock()
-        found = [
-            Processing(request, held.lease.fence, timedelta(seconds=held.ends - now))
-            for request, held in self._leased.items()
+        items = [
+            Processing(request, state.lease.fence, timedelta(seconds=state.ends - now))
+            for request, state in self._leased.items()
         ]
-        return sorted(found, key=lambda one: one.remaining)[:BATCH]
+        return sorted(items, key=lambda item: item.remaining)[:BATCH]
 
     async def quarantined(self) -> list[Quarantined]:
         """See `Queue.quarantined`."""
         now = self._read_clock()
-        found = [
+        items = [
             Quarantined(request, timedelta(seconds=item.kept_until - now), item.quarantines)
-            for request, item in ((one, self._items[one]) for one in self._later)
+            for request, item in ((key, self._items[key]) for key in self._later)
             if item.kept_until is not None
         ]
-        return sorted(found, key=lambda one: one.remaining)[:BATCH]
+        return sorted(items, key=lambda entry: entry.remaining)[:BATCH]
 
     async def release(self, request: Request) -> bool:
         """See `Queue.release`."""
@@ -327,11 +329,11 @@ class MemoryQueue:
         if self._closed:
             raise QueueClosedError("the queue is closed")
         now = self._read_clock()
-        again = [held for held in self._leased.values() if held.token == token]
+        again = [state for state in self._leased.values() if state.token == token]
         if again:
-            for held in again[limit:]:
-                self._give_back(held.lease)
-            return [self._extended(held, now) for held in again[:limit]]
+            for state in again[limit:]:
+                self._give_back(state.lease)
+            return [self._extended(state, now) for state in again[:limit]]
         self._promote(now)
         fence = f"{now * 1e6:.0f}.{token}.{self._generation}"
         leases: list[Lease] = []
@@ -345,8 +347,8 @@ class MemoryQueue:
                 leases.append(self._start(*popped, fence, token, now))
             else:
                 self._outages.park(cluster)
-        while len(leases) < limit and (found := self._ready.pop(capacity)):
-            request, band, flow = found
+        while len(leases) < limit and (next_item := self._ready.pop(capacity)):
+            request, band, flow = next_item
             if flow != request.cluster and self._outages.is_open(request.cluster):
                 probing = sum(lease.is_probe for lease in leases)
                 is_due = request.cluster in self._outages.due(now, parked=True)
@@ -385,11 +387,11 @@ class MemoryQueue:
         self._leased[request] = LeaseState(lease, token, since, ends)
         return lease
 
-    def _extended(self, held: LeaseState, now: float) -> Lease:
+    def _extended(self, state: LeaseState, now: float) -> Lease:
         span = self._policy.lease.total_seconds()
-        held.ends, held.suspected = now + span, None
-        held.lease = replace(held.lease, deadline=time.monotonic() + span)
-        return held.lease
+        state.ends, state.suspected = now + span, None
+        state.lease = replace(state.lease, deadline=time.monotonic() + span)
+        return state.lease
 
     def _promote(self, now: float) -> None:
         for request in list(self._later):
@@ -408,8 +410,8 @@ class MemoryQueue:
         return POLL if due is None else max(0.0, due - self._clock())
 
     def _held_under(self, lease: Lease) -> LeaseState | None:
-        held = self._leased.get(lease.request)
-        return held if held and held.lease.fence == lease.fence else None
+        state = self._leased.get(lease.request)
+        return state if state and state.lease.fence == lease.fence else None
 
     def _owned(self, lease: Lease) -> ItemState:
         if self._held_under(lease) is None:
@@ -417,10 +419,10 @@ class MemoryQueue:
         return self._items[lease.request]
 
     def _extend(self, lease: Lease, now: float) -> bool:
-        held = self._held_under(lease)
-        if held:
-            self._extended(held, now)
-        return held is not None
+        state = self._held_under(lease)
+        if state:
+            self._extended(state, now)
+        return state is not None
 
     def _end(self, lease: Lease, note: bytes) -> bool:
         if self._held_under(lease) is None:
@@ -438,11 +440,11 @@ class MemoryQueue:
         return True
 
     def _give_back(self, lease: Lease) -> bool:
-        held = self._leased.get(lease.request)
-        if held is None or self._held_under(lease) is None:
+        state = self._leased.get(lease.request)
+        if state is None or self._held_under(lease) is None:
             return False
         self._end_lease(lease)
-        self._return_to_queue(held)
+        self._return_to_queue(state)
         return True
 
     def _end_lease(self, lease: Lease) -> None:
@@ -455,26 +457,30 @@ class MemoryQueue:
 
     def _drop_old_notes(self, now: float) -> None:
         age = self._policy.note_age.total_seconds()
-        old = [one for one, item in self._items.items() if item.note and item.noted <= now - age]
+        old = [
+            request
+            for request, item in self._items.items()
+            if item.note and item.noted <= now - age
+        ]
         for request in old:
             self._items[request].note, self._items[request].noted = b"", 0.0
             self._drop_if_blank(request)
 
-    def _return_to_queue(self, held: LeaseState) -> None:
-        lease = held.lease
+    def _return_to_queue(self, state: LeaseState) -> None:
+        lease = state.lease
         self._ready_if_dirty(lease.request)
-        self._mark_dirty(lease.request, lease.priority, held.since, lease.trigger)
+        self._mark_dirty(lease.request, lease.priority, state.since, lease.trigger)
         item = self._items[lease.request]
         item.trace = item.trace or lease.trace
 
     def _expired(self, now: float) -> list[tuple[Request, LeaseState]]:
-        return [(request, held) for request, held in self._leased.items() if held.ends <= now]
+        return [(request, state) for request, state in self._leased.items() if state.ends <= now]
 
-    def _recover(self, request: Request, held: LeaseState, now: float) -> bool:
+    def _recover(self, request: Request, state: LeaseState, now: float) -> bool:
         """Return the request to the queue; True if it went into quarantine (rule Q7)."""
         item, policy = self._items[request], self._policy
         window = policy.reclaim_window.total_seconds()
-        self._end_lease(held.lease)
+        self._end_lease(state.lease)
         item.reclaims = [*(at for at in item.reclaims if at > now - window), now]
         is_deadly = item.quarantines > 0 or len(item.reclaims) >= policy.reclaims
         if is_deadly:
@@ -482,5 +488,5 @@ class MemoryQueue:
             pause = policy.quarantine.delay(item.quarantines)
             item.kept_until = now + pause.total_seconds()
             self._later.add(request)
-        self._return_to_queue(held)
+        self._return_to_queue(state)
         return is_deadly

@@ -82,7 +82,11 @@ class Outages:
 
     def due(self, now: float, *, parked: bool = False) -> list[str]:
         """Clusters whose probe is due, longest first; with `parked` also those without items."""
-        ends = [(one.until, name) for name, one in self._outages.items() if one.until is not None]
+        ends = [
+            (outage.until, name)
+            for name, outage in self._outages.items()
+            if outage.until is not None
+        ]
         first = _PARKED if parked else 0
         return [name for until, name in sorted(ends) if first <= until <= now]
 
@@ -106,7 +110,7 @@ class Outages:
 
     def next_due(self, now: float) -> float:
         """When the next pause ends; infinite without one."""
-        ends = [one.until for one in self._outages.values() if one.until is not None]
+        ends = [outage.until for outage in self._outages.values() if outage.until is not None]
         return min((end for end in ends if end > now), default=inf)
 
     def is_probe(self, cluster: str, fence: str) -> bool:
@@ -118,13 +122,13 @@ class Outages:
         return [
             Breaker(
                 cluster=name,
-                failures=one.failures,
-                opened=one.opened,
-                remaining=timedelta(seconds=0 if one.probe else max(0.0, one.until - now)),
-                is_probing=bool(one.probe),
+                failures=outage.failures,
+                opened=outage.opened,
+                remaining=timedelta(seconds=0 if outage.probe else max(0.0, outage.until - now)),
+                is_probing=bool(outage.probe),
             )
-            for name, one in sorted(self._outages.items())
-            if one.until is not None
+            for name, outage in sorted(self._outages.items())
+            if outage.until is not None
         ]
 
     def is_empty(self) -> bool:

@@ -157,18 +157,18 @@ class Ready:
 
     def depth(self) -> dict[tuple[str, Priority], int]:
         """The number of requests by charged cluster and band."""
-        found: Counter[tuple[str, Priority]] = Counter()
+        depths: Counter[tuple[str, Priority]] = Counter()
         for (band, flow), queue in self._queues.items():
-            found[cluster_of(flow), band] += len(queue)
-        return found
+            depths[cluster_of(flow), band] += len(queue)
+        return depths
 
     def oldest(self) -> dict[str, float]:
         """The time since which the oldest request of each cluster waits."""
-        found: dict[str, float] = {}
+        since: dict[str, float] = {}
         for (_, flow), queue in self._queues.items():
             cluster = cluster_of(flow)
-            found[cluster] = min(queue[0][0], found.get(cluster, queue[0][0]))
-        return found
+            since[cluster] = min(queue[0][0], since.get(cluster, queue[0][0]))
+        return since
 
     def _step(self, flow: str) -> float:
         return 1 / self._weights.get(cluster_of(flow), 1)

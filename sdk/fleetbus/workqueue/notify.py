@@ -41,16 +41,16 @@ class Signal:
             wake(woken)
 
     async def wait(
-        self, seen: int, seconds: float, woken: asyncio.Future[None] | None = None
+        self, last_count: int, seconds: float, woken: asyncio.Future[None] | None = None
     ) -> None:
-        """Return at the first notification after `seen`, or after so many seconds.
+        """Return at the first notification after `last_count`, or after so many seconds.
 
         Args:
-            seen: the count when the caller last looked.
+            last_count: the count when the caller last looked.
             seconds: the longest wait.
             woken: also ends the wait once it is done.
         """
-        if self.count != seen:
+        if self.count != last_count:
             return
         loop = asyncio.get_running_loop()
         woken = woken or loop.create_future()

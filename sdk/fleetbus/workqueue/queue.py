@@ -238,8 +238,8 @@ class Quarantined:
 
 def worker_of(fence: str) -> str:
     """Host and process id of the worker that took a lease; empty if the fence names none."""
-    _, _, rest = fence.partition(".")
-    return rest.partition(".")[0].rpartition("_")[0]
+    _, _, suffix = fence.partition(".")
+    return suffix.partition(".")[0].rpartition("_")[0]
 
 
 def encode_trigger(incarnation: int, resource_version: str) -> bytes:
@@ -260,10 +260,10 @@ def newest_trigger(old: bytes, new: bytes) -> bytes:
     """Return the newer trigger; the later one if they do not compare. As in `state.lua`."""
     if not old or not new:
         return new or old
-    ranks = [_TRIGGER.fullmatch(one) for one in (old, new)]
+    ranks = [_TRIGGER.fullmatch(trigger) for trigger in (old, new)]
     if ranks[0] is None or ranks[1] is None:
         return new
-    first, second = ([(len(part), part) for part in rank.groups()] for rank in ranks if rank)
+    first, second = ([(len(group), group) for group in rank.groups()] for rank in ranks if rank)
     return old if first > second else new
 
 

@@ -166,16 +166,16 @@ class RedisQueue:
             if wait > ZERO:
                 self._subscription.start()
             # Read before the call, so that a notification between answer and wait is not missed.
-            seen = self._subscription.signal.count
-            if token is not None or wait <= ZERO or not self._drained_for(seen):
+            last_count = self._subscription.signal.count
+            if token is not None or wait <= ZERO or not self._drained_for(last_count):
                 leases = await self._take_now(taker, token)
                 if leases:
                     return leases
             now = time.monotonic()
             if now >= give_up:
                 return []
-            due = self._drained_for(seen) or 0.0
-            if leases := await self._wait(taker, seen, min(give_up - now, due)):
+            due = self._drained_for(last_count) or 0.0
+            if leases := await self._wait(taker, last_count, min(give_up - now, due)):
                 return leases
 
     async def done(
@@ -223,9 +223,9 @@ class RedisQueue:
 
     async def reap(self) -> Reaped:
         """See `Queue.reap`."""
-        held, marked, recovered, *quarantined = await self._send(self._calls.reap())
+        hold, marked, recovered, *quarantined = await self._send(self._calls.reap())
         return Reaped(
-            held=timedelta(microseconds=held),
+            held=timedelta(microseconds=hold),
             marked=marked,
             recovered=recovered,
             quarantined=[self._calls.request(item) for item in quarantined],
@@ -233,8 +233,8 @@ class RedisQueue:
 
     async def stats(self) -> Stats:
         """See `Queue.stats`."""
-        found = await self._send(self._calls.stats())
-        delayed, processing, failing, depths, kept, breakers = found
+        answer = await self._send(self._calls.stats())
+        delayed, processing, failing, depths, quarantined_counts, breakers = answer
         ages: dict[str, timedelta] = {}
         depth: Counter[tuple[str, Priority]] = Counter()
         for band, flow, count, age in depths:
@@ -246,10 +246,10 @@ class RedisQueue:
             delayed=delayed,
             processing=processing,
             failing=failing,
-            quarantined=sum(count for _, count in kept),
+            quarantined=sum(count for _, count in quarantined_counts),
             oldest=max(ages.values(), default=None),
             ages=ages,
-            kept={cluster.decode(): count for cluster, count in kept},
+            kept={cluster.decode(): count for cluster, count in quarantined_counts},
             breakers=sorted(
                 (
                     Breaker(
@@ -257,7 +257,7 @@ class RedisQueue:
                     )
                     for name, left, failures, opened, probing in breakers
                 ),
-                key=lambda one: one.cluster,
+                key=lambda breaker: breaker.cluster,
             ),
         )
 
@@ -299,9 +299,9 @@ class RedisQueue:
 
     # --- taking -----------------------------------------------------------------------------------
 
-    def _drained_for(self, seen: int) -> float:
-        """For how many seconds nothing can become ready without a notification after `seen`."""
-        if self._unanswered or self._drained_at_count != seen:
+    def _drained_for(self, last_count: int) -> float:
+        """For how many seconds nothing can become ready without a notification after that count."""
+        if self._unanswered or self._drained_at_count != last_count:
             return 0.0
         return max(0.0, self._drained_until - time.monotonic())
 
@@ -310,13 +310,13 @@ class RedisQueue:
         return await self._await_take(self._take_once(taker, token))
 
     async def _take_once(self, taker: _Taker, token: str) -> list[Lease]:
-        sent_at, seen = time.monotonic(), self._subscription.signal.count
+        sent_at, last_count = time.monotonic(), self._subscription.signal.count
         with self._remember_unanswered(token):
             answer = await self._send(self._calls.take(token, taker.limit, taker.limits()))
-            return await self._read_taken(answer, taker.limit, sent_at, seen)
+            return await self._read_taken(answer, taker.limit, sent_at, last_count)
 
     async def _read_taken(
-        self, answer: Sequence[Any], limit: int, sent_at: float, seen: int
+        self, answer: Sequence[Any], limit: int, sent_at: float, last_count: int
     ) -> list[Lease]:
         due, is_at_capacity, fence, *fields = answer
         self._is_at_capacity = is_at_capacity == 1
@@ -327,19 +327,19 @@ class RedisQueue:
         ]
         # A repeated take gets what the first one asked for, and the worker may have fewer free
         # slots now. Leases that ran out before their answer was read are nobody's (rule Q5).
-        kept = leases[:limit] if time.monotonic() < deadline else []
+        usable = leases[:limit] if time.monotonic() < deadline else []
         if len(leases) < limit:
-            self._drained_at_count = seen
+            self._drained_at_count = last_count
             self._drained_until = sent_at + (POLL if due < 0 else min(POLL, due / 1e6))
-        await self.give_back(leases[len(kept) :])
-        return kept
+        await self.give_back(leases[len(usable) :])
+        return usable
 
-    async def _wait(self, taker: _Taker, seen: int, seconds: float) -> list[Lease]:
+    async def _wait(self, taker: _Taker, last_count: int, seconds: float) -> list[Lease]:
         """Wait for a notification, or for what a call of this process takes besides."""
         taker.woken = asyncio.get_running_loop().create_future()
         self._takers.append(taker)
         try:
-            await self._subscription.signal.wait(seen, seconds, taker.woken)
+            await self._subscription.signal.wait(last_count, seconds, taker.woken)
         except asyncio.CancelledError:
             if taker.taken:
                 with suppress(QueueUnavailableError):
@@ -355,11 +355,11 @@ class RedisQueue:
 
         It spares the notification of all processes and the take of the one that is fastest.
         """
-        taker = next((one for one in self._takers if not one.is_served), None)
+        taker = next((candidate for candidate in self._takers if not candidate.is_served), None)
         if taker is None or self._unanswered:
             return (await self._send(build(())))[:-1]
         token, limit = self._new_token(), taker.limit
-        sent_at, seen = time.monotonic(), self._subscription.signal.count
+        sent_at, last_count = time.monotonic(), self._subscription.signal.count
         taking = self._calls.taking(token, limit, taker.limits())
         taker.is_served = True
         try:
@@ -373,7 +373,7 @@ class RedisQueue:
             raise
         finally:
             taker.is_served = False
-        leases = await self._read_taken(taken, limit, sent_at, seen) if taken else []
+        leases = await self._read_taken(taken, limit, sent_at, last_count) if taken else []
         if taker not in self._takers:  # it has stopped waiting meanwhile
             await self.give_back(leases)
         elif leases:
@@ -451,6 +451,6 @@ class RedisQueue:
 
 
 def _batches(items: Iterable[_Item]) -> Iterator[list[_Item]]:
-    rest = iter(items)
-    while batch := list(islice(rest, BATCH)):
+    remaining = iter(items)
+    while batch := list(islice(remaining, BATCH)):
         yield batch

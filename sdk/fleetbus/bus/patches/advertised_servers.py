@@ -17,5 +17,5 @@ class ConfiguredServersClient(Client):
     """nats-py's client, which ignores the addresses that servers advertise."""
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        kept = {name: value for name, value in info.items() if name != "connect_urls"}
-        await super()._process_info(kept, initial_connection)
+        fields = {name: value for name, value in info.items() if name != "connect_urls"}
+        await super()._process_info(fields, initial_connection)

@@ -29,9 +29,9 @@ def to_block(headers: dict[str, str]) -> dict[str, str]:
     Raises:
         ValueError: one is not plain ASCII.
     """
-    (first, value), *rest = headers.items()
-    text = "\r\n".join([value, *[f"{name}: {text}" for name, text in rest]])
-    if not text.isascii() or text.count("\n") != len(rest) or text.count("\r") != len(rest):
+    (first, value), *others = headers.items()
+    text = "\r\n".join([value, *[f"{name}: {text}" for name, text in others]])
+    if not text.isascii() or text.count("\n") != len(others) or text.count("\r") != len(others):
         raise ValueError(f"headers are not plain ASCII: {headers!r}")
     return {first: _HeaderBlock(text)}
 
@@ -39,6 +39,6 @@ def to_block(headers: dict[str, str]) -> dict[str, str]:
 def prepend(headers: dict[str, str], block: dict[str, str]) -> dict[str, str]:
     """Put more headers in front of a block."""
     ((name, value),) = block.items()
-    (first, text), *rest = headers.items()
-    lines = [text, *[f"{more}: {value}" for more, value in rest], f"{name}: {value}"]
+    (first, text), *others = headers.items()
+    lines = [text, *[f"{more}: {value}" for more, value in others], f"{name}: {value}"]
     return {first: _HeaderBlock("\r\n".join(lines))}

@@ -29,12 +29,12 @@ def read_header_lines(raw: bytes) -> dict[str, str]:
     Args:
         raw: the block after its version line.
     """
-    found: dict[str, str] = {}
+    headers: dict[str, str] = {}
     for line in raw.decode("utf-8", "replace").split("\r\n"):
         name, colon, value = line.partition(":")
         if colon and (key := _key_of(name)) is not None:
-            found[key] = value.strip(_SPACES)
-    return found
+            headers[key] = value.strip(_SPACES)
+    return headers
 
 
 @lru_cache(_NAMES)

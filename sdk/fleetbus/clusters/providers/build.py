@@ -75,7 +75,7 @@ def build_clusters(settings: SharedSettings, *, make_client: MakeClient | None =
         ConfigError: a provider, its options or the hub's kubeconfig is wrong.
     """
     hub = hub_config(settings)
-    providers = [build_provider(found, hub) for found in settings.providers]
+    providers = [build_provider(provider, hub) for provider in settings.providers]
     info = None
     if settings.hub_cluster:
         info = ClusterInfo(name=settings.hub_cluster, hub=True, provider="hub", config=hub)
@@ -111,8 +111,8 @@ def build_provider(settings: ProviderSettings, hub: KubeConfig | None) -> Provid
 def _from_entry_point(kind: str) -> Build:
     for point in entry_points(group="fleetbus.providers", name=kind):
         return point.load()
-    known = ", ".join(sorted(_BUILT_IN))
-    raise ConfigError(f"setting FLEETBUS_PROVIDERS: type {kind!r} is not one of {known}")
+    types = ", ".join(sorted(_BUILT_IN))
+    raise ConfigError(f"setting FLEETBUS_PROVIDERS: type {kind!r} is not one of {types}")
 
 
 def _file(options: Mapping[str, Any], _hub: KubeConfig | None) -> Provider:
@@ -136,8 +136,8 @@ def _secrets(options: Mapping[str, Any], hub: KubeConfig | None) -> Provider:
     _check_options("secrets", options, {"namespace", "labels", "key"})
     labels = _strings("secrets", options, "labels") if "labels" in options else list(MARKERS)
     if unknown := sorted(set(labels) - MARKERS.keys()):
-        known = ", ".join(MARKERS)
-        raise ConfigError(f"provider 'secrets': labels: {unknown[0]!r} is not one of {known}")
+        names = ", ".join(MARKERS)
+        raise ConfigError(f"provider 'secrets': labels: {unknown[0]!r} is not one of {names}")
     key = _string("secrets", options, "key") if "key" in options else "kubeconfig"
     namespace = _string("secrets", options, "namespace")
     return SecretsProvider(hub, namespace=namespace, labels=labels, key=key)
@@ -187,8 +187,8 @@ _BUILT_IN: Final[dict[str, Build]] = {
 }
 
 
-def _check_options(kind: str, options: Mapping[str, Any], known: set[str]) -> None:
-    if unknown := sorted(options.keys() - known):
+def _check_options(kind: str, options: Mapping[str, Any], fields: set[str]) -> None:
+    if unknown := sorted(options.keys() - fields):
         raise ConfigError(f"provider {kind!r}: unknown field {', '.join(unknown)}")
 
 

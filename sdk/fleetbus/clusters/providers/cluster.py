@@ -55,8 +55,8 @@ class ClusterProvider:
         ]
         return watch_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
 
-    def _read(self, found: Sequence[Objects]) -> list[ClusterInfo]:
-        clusters, secrets = found
+    def _read(self, object_sets: Sequence[Objects]) -> list[ClusterInfo]:
+        clusters, secrets = object_sets
         infos, reasons = infos_of(clusters, secrets, self._kubeconfigs)
         self._skipped.report(reasons)
         return self._with_hub(infos)
@@ -108,11 +108,11 @@ def recorded_uid(cluster: Object) -> str:
     return string(cluster, "status", "uid") or string(annotations, JOINED_UID)
 
 
-def _entries(found: object) -> list[Any]:
+def _entries(value: object) -> list[Any]:
     """A list as it is; a value of another type becomes one entry, to be reported."""
-    if isinstance(found, list):
-        return cast("list[Any]", found)
-    return [found] if found else []
+    if isinstance(value, list):
+        return cast("list[Any]", value)
+    return [value] if value else []
 
 
 def _access(spec: dict[str, Any], secrets: Objects, kubeconfigs: SecretReader) -> Access:
@@ -120,8 +120,8 @@ def _access(spec: dict[str, Any], secrets: Objects, kubeconfigs: SecretReader) -
     place = (str(reference.get("namespace") or ""), str(reference.get("name") or ""))
     secret = secrets.get(place)
     if secret is None:
-        said = "/".join(place)
-        return None, f"Secret {said} is missing, or lacks the label {KUBECONFIG_LABEL}"
+        name = "/".join(place)
+        return None, f"Secret {name} is missing, or lacks the label {KUBECONFIG_LABEL}"
     config, problem = kubeconfigs.read(place, secret)
     if config is None:
         return None, problem

@@ -66,8 +66,8 @@ class ClusterApiProvider:
         ]
         return watch_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
 
-    def _read(self, found: Sequence[Objects]) -> list[ClusterInfo]:
-        clusters, secrets = found
+    def _read(self, object_sets: Sequence[Objects]) -> list[ClusterInfo]:
+        clusters, secrets = object_sets
         self._kubeconfigs.forget_all_but(secrets)
         ready = [place for place, cluster in clusters.items() if _is_initialized(cluster)]
         infos, reasons = read_entries(

@@ -83,8 +83,8 @@ class ClusterInventoryProvider:
         ]
         return watch_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
 
-    def _read(self, found: Sequence[Objects]) -> list[ClusterInfo]:
-        profiles, secrets = found
+    def _read(self, object_sets: Sequence[Objects]) -> list[ClusterInfo]:
+        profiles, secrets = object_sets
         self._kubeconfigs.forget_all_but(secrets)
         joined = self._note_joined(profiles)
         infos, reasons = read_entries(
@@ -97,18 +97,18 @@ class ClusterInventoryProvider:
         health = {place: _condition(profile) for place, profile in profiles.items()}
         healthy = {place for place, (status, _) in health.items() if status == "True"}
         if self._joined is None:
-            known = {place for place, (status, _) in health.items() if status == "False"}
+            remembered = {place for place, (status, _) in health.items() if status == "False"}
         else:
-            known = self._joined & profiles.keys()
-        self._joined = healthy | known
+            remembered = self._joined & profiles.keys()
+        self._joined = healthy | remembered
         return self._joined
 
     def _info(self, place: Place, profile: Object, secrets: Objects) -> ClusterInfo:
         namespace, name = place
-        status, said = _condition(profile)
+        status, detail = _condition(profile)
         config, problem = self._access(place, profile, secrets)
         if status != "True":
-            config, problem = None, f"{_HEALTHY} is {status or 'not reported'}{said}"
+            config, problem = None, f"{_HEALTHY} is {status or 'not reported'}{detail}"
         return ClusterInfo(
             name=name if self._namespace else f"{namespace}-{name}",
             labels=labels(profile),
@@ -119,8 +119,8 @@ class ClusterInventoryProvider:
 
     def _access(self, place: Place, profile: Object, secrets: Objects) -> Access:
         of_profile = [
-            (found, secret)
-            for found, secret in sorted(secrets.items())
+            (secret_place, secret)
+            for secret_place, secret in sorted(secrets.items())
             if labels(secret).get(_PROFILE_LABEL) == place[1]
         ]
         # The profile's own namespace first: others may have a profile of the same name.
@@ -129,17 +129,17 @@ class ClusterInventoryProvider:
             return self._kubeconfigs.read(*of_profile[0])
         return self._from_plugin("/".join(place), profile)
 
-    def _from_plugin(self, said: str, profile: Object) -> Access:
+    def _from_plugin(self, profile_name: str, profile: Object) -> Access:
         status = mapping(profile, "status")
         # The field was renamed while the API was alpha.
         offered = many(status.get("accessProviders") or status.get("credentialProviders"))
         for entry in offered:
             plugin = self._plugins.get(str(entry.get("name")))
             if plugin is not None and (cluster := mapping(entry, "cluster")):
-                return _with_plugin(f"ClusterProfile {said}", cluster, plugin)
+                return _with_plugin(f"ClusterProfile {profile_name}", cluster, plugin)
         names = ", ".join(str(entry.get("name")) for entry in offered) or "none"
         return None, (
-            f"ClusterProfile {said}: there is no Secret with the labels {_CONSUMER_LABEL}="
+            f"ClusterProfile {profile_name}: there is no Secret with the labels {_CONSUMER_LABEL}="
             f"{self._consumer} and {_PROFILE_LABEL}, and no access provider of it ({names})"
             " is one of the option 'plugins'"
         )
@@ -168,6 +168,6 @@ def _condition(profile: Object) -> tuple[str, str]:
     """The status of the condition, empty if it is missing, and its message."""
     for condition in many(profile, "status", "conditions"):
         if condition.get("type") == _HEALTHY:
-            said = str(condition.get("message") or condition.get("reason") or "")
-            return str(condition.get("status")), f": {said}" if said else ""
+            detail = str(condition.get("message") or condition.get("reason") or "")
+            return str(condition.get("status")), f": {detail}" if detail else ""
     return "", ""

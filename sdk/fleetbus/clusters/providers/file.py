@@ -173,11 +173,11 @@ def _infos(
 
 def _read_entries(path: pathlib.Path) -> list[_Entry | _Broken]:
     """The entries by name; a problem with one affects only that entry (rule S7)."""
-    found = [_entry(path, number, raw) for number, raw in enumerate(_raw_entries(path))]
-    names = Counter(entry.name for entry in found)
-    hubs = sum(isinstance(entry, _Entry) and entry.hub for entry in found)
+    parsed = [_entry(path, number, raw) for number, raw in enumerate(_raw_entries(path))]
+    names = Counter(entry.name for entry in parsed)
+    hubs = sum(isinstance(entry, _Entry) and entry.hub for entry in parsed)
     entries: dict[str, _Entry | _Broken] = {}
-    for number, entry in enumerate(found):
+    for number, entry in enumerate(parsed):
         problem = ""
         if entry.name and names[entry.name] > 1:
             # It is unclear which one is meant, so none is used.
@@ -193,14 +193,14 @@ def _read_entries(path: pathlib.Path) -> list[_Entry | _Broken]:
 
 def _raw_entries(path: pathlib.Path) -> list[Any]:
     try:
-        found = parse_yaml(path.read_text(encoding="utf-8"), aliases=True)
+        content = parse_yaml(path.read_text(encoding="utf-8"), aliases=True)
     except OSError as e:
         raise ConfigError(f"{path}: cannot be read: {e.strerror or e}") from e
     except UnicodeDecodeError as e:
         raise ConfigError(f"{path}: cannot be read: {file_problem(e)}") from e
     except ValueError as e:
         raise ConfigError(f"{path}: {e}") from e
-    document = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    document = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
     clusters: object = document.get("clusters")
     if not isinstance(clusters, list):
         raise ConfigError(f"{path}: field 'clusters' is missing or not a list")
@@ -215,7 +215,7 @@ def _entry(path: pathlib.Path, number: int, raw: object) -> _Entry | _Broken:
         return _Entry.model_validate(raw)
     except ValidationError as e:
         first = e.errors()[0]
-        field = ".".join(str(part) for part in ("clusters", number, *first["loc"]))
+        field = ".".join(str(step) for step in ("clusters", number, *first["loc"]))
         name = fields.get("name") or mapping(fields, "metadata").get("clusterName")
         problem = f"{path}: {field}: {first['msg']}"
         return _Broken(f"{path}: clusters.{number}", _usable_name(name), problem)
@@ -235,14 +235,14 @@ def _beside(path: pathlib.Path, kubeconfig: str) -> pathlib.Path:
 def _config_of(path: pathlib.Path, entry: _Entry, kubeconfigs: KubeconfigFiles) -> KubeConfig:
     """The part of the kubeconfig that this cluster needs."""
     file = _beside(path, entry.kubeconfig)
-    found = kubeconfigs.read(file)
-    context = entry.context or found.current
+    contexts = kubeconfigs.read(file)
+    context = entry.context or contexts.current
     if not context:
         raise ConfigError(f"{file}: it has no current-context, and no context was given")
-    if context not in found.configs:
-        known = ", ".join(found.configs) or "none"
-        raise ConfigError(f"{file}: context {context!r} is not one of {known}")
-    config = replace(found.configs[context], insecure=entry.insecure, http=entry.http)
+    if context not in contexts.configs:
+        names = ", ".join(contexts.configs) or "none"
+        raise ConfigError(f"{file}: context {context!r} is not one of {names}")
+    config = replace(contexts.configs[context], insecure=entry.insecure, http=entry.http)
     check_access(config)
     return config
 

@@ -21,11 +21,11 @@ async def watch_files(
     reported: Signature | None = None
     before: Signature | None = None
     while True:
-        found = await asyncio.to_thread(signature_of, list_files)
-        if reported is None or (found == before and found != reported):
-            reported = found
+        signature = await asyncio.to_thread(signature_of, list_files)
+        if reported is None or (signature == before and signature != reported):
+            reported = signature
             yield
-        before = found
+        before = signature
         await asyncio.sleep(every.total_seconds())
 
 

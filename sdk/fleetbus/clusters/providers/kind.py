@@ -86,7 +86,7 @@ class KindProvider:
         return ClusterInfo(name=name, provider=self.name, config=config, problem=problem)
 
     async def _ask(self, *args: str) -> str:
-        said = f"kind {' '.join(args)}"
+        command = f"kind {' '.join(args)}"
         process = await asyncio.create_subprocess_exec(
             self._program, *args, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
@@ -94,7 +94,7 @@ class KindProvider:
             async with asyncio.timeout(_PATIENCE.total_seconds()):
                 out, err = await process.communicate()
         except TimeoutError as e:
-            raise ConfigError(f"{said}: no answer within {_PATIENCE.total_seconds():g} s") from e
+            raise ConfigError(f"{command}: no answer within {_PATIENCE.total_seconds():g} s") from e
         finally:
             if process.returncode is None:
                 with suppress(ProcessLookupError):
@@ -102,5 +102,5 @@ class KindProvider:
                 await process.wait()
         if process.returncode:
             last = err.decode(errors="replace").strip().rpartition("\n")[2]
-            raise ConfigError(f"{said}: {last or f'exit status {process.returncode}'}")
+            raise ConfigError(f"{command}: {last or f'exit status {process.returncode}'}")
         return out.decode(errors="replace")

@@ -82,26 +82,26 @@ class KubeconfigProvider:
             yield await asyncio.to_thread(self._read)
 
     def _files(self) -> list[pathlib.Path]:
-        found: list[pathlib.Path] = []
+        paths: list[pathlib.Path] = []
         for path in self._paths:
-            found += sorted({f for glob in GLOBS for f in path.glob(glob)}) or [path]
-        return [path for path in dict.fromkeys(found) if not path.is_dir()]
+            paths += sorted({f for glob in GLOBS for f in path.glob(glob)}) or [path]
+        return [path for path in dict.fromkeys(paths) if not path.is_dir()]
 
     def _read(self) -> list[ClusterInfo]:
         reasons = {str(path): _NONE_FITS for path in self._paths if _is_passed_over(path)}
-        found: dict[Place, KubeConfig] = {}
+        configs: dict[Place, KubeConfig] = {}
         files = self._files()
         self._kubeconfigs.forget_all_but(files)
         for path in files:
-            for part in self._read_file(path, reasons):
-                found[path, part.context] = part
-        names, nameless = name_contexts(list(found))
+            for config in self._read_file(path, reasons):
+                configs[path, config.context] = config
+        names, nameless = name_contexts(list(configs))
         for (path, context), reason in nameless.items():
             reasons[f"{path}: context {context!r}"] = reason
-        for context in sorted((self._only or set()) - {context for _, context in found}):
+        for context in sorted((self._only or set()) - {context for _, context in configs}):
             reasons[f"context {context!r}"] = f"in none of {', '.join(map(str, self._paths))}"
         self._skipped.report(reasons)
-        return [_info(name, place[0], found[place]) for place, name in names.items()]
+        return [_info(name, place[0], configs[place]) for place, name in names.items()]
 
     def _read_file(self, path: pathlib.Path, reasons: dict[str, str]) -> list[KubeConfig]:
         try:
@@ -164,7 +164,9 @@ def name_contexts(places: Sequence[Place]) -> tuple[dict[Place, str], dict[Place
 
 def _with_file(place: Place) -> str:
     path, context = place
-    return "-".join(part for part in map(_dashed, (_ENDING.sub("", path.name), context)) if part)
+    return "-".join(
+        segment for segment in map(_dashed, (_ENDING.sub("", path.name), context)) if segment
+    )
 
 
 def _with_hash(place: Place, name: str) -> str:

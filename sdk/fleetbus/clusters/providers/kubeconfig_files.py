@@ -35,15 +35,15 @@ class KubeconfigFiles:
             ConfigError: it cannot be read, or is not a kubeconfig.
         """
         # Plain http needs an explicit field, which a kubeconfig does not have.
-        whole = replace(load_kube_config(path), http=False)
-        known = self._known.get(path)
-        if known is not None and known[0] == whole:
-            return known[1]
-        found = Contexts(by_context(whole), current_context(whole))
-        self._known[path] = whole, found
-        return found
+        config = replace(load_kube_config(path), http=False)
+        cached = self._known.get(path)
+        if cached is not None and cached[0] == config:
+            return cached[1]
+        contexts = Contexts(by_context(config), current_context(config))
+        self._known[path] = config, contexts
+        return contexts
 
     def forget_all_but(self, paths: Iterable[pathlib.Path]) -> None:
         """Forget files that are no longer read."""
-        kept = set(paths)
-        self._known = {path: known for path, known in self._known.items() if path in kept}
+        remaining = set(paths)
+        self._known = {path: cached for path, cached in self._known.items() if path in remaining}

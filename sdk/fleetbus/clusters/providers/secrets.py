@@ -82,9 +82,9 @@ class SecretsProvider:
         ]
         return watch_hub(self._hub, targets, self._read, self._kubeconfigs.follow)
 
-    def _read(self, found: Sequence[Objects]) -> list[ClusterInfo]:
+    def _read(self, object_sets: Sequence[Objects]) -> list[ClusterInfo]:
         # A Secret with two of the labels is still one cluster.
-        secrets: Objects = {place: obj for objects in found for place, obj in objects.items()}
+        secrets: Objects = {place: obj for objects in object_sets for place, obj in objects.items()}
         self._kubeconfigs.forget_all_but(secrets)
         infos, reasons = read_entries(secrets, lambda place: self._info(place, secrets[place]))
         self._skipped.report(reasons)
@@ -108,14 +108,14 @@ def _is_of_argo(secret: Object) -> bool:
 def _name_of(name: str, secret: Object) -> str:
     if not _is_of_argo(secret):
         return check_cluster(name)
-    given, _ = read_text(name, secret, "name")
-    return cluster_name(given or name)
+    argo_name, _ = read_text(name, secret, "name")
+    return cluster_name(argo_name or name)
 
 
-def _read_access(said: str, secret: Object, *, key: str) -> Access:
+def _read_access(place: str, secret: Object, *, key: str) -> Access:
     if _is_of_argo(secret) and key not in mapping(secret, "data"):
-        return _read_argo(said, secret)
-    return read_member(said, secret, key=key)
+        return _read_argo(place, secret)
+    return read_member(place, secret, key=key)
 
 
 # --- Argo CD ------------------------------------------------------------------------------------
@@ -125,13 +125,13 @@ _HUB: Final = "https://kubernetes.default.svc"
 _REFUSED: Final = ("awsAuthConfig", "execProviderConfig")
 
 
-def _read_argo(said: str, secret: Object) -> Access:
+def _read_argo(place: str, secret: Object) -> Access:
     """Convert a cluster Secret of Argo CD to a kubeconfig; plugins are refused (rule S7)."""
     try:
-        document = _argo_kubeconfig(f"Secret {said}", secret)
+        document = _argo_kubeconfig(f"Secret {place}", secret)
     except ConfigError as e:
         return None, str(e)
-    return checked(read_access(document, f"Secret {said}"))
+    return checked(read_access(document, f"Secret {place}"))
 
 
 def _argo_kubeconfig(where: str, secret: Object) -> str:

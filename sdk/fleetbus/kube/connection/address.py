@@ -101,13 +101,13 @@ class AddressPolicy:
         ip = _ip_of(host)
         return self._ip_refusal(ip) if ip is not None else ""
 
-    def open_socket(self, found: AddressInfo) -> socket.socket:
+    def open_socket(self, address_info: AddressInfo) -> socket.socket:
         """Create a socket for one resolved address: the `socket_factory` of aiohttp.
 
         Raises:
             AddressRefused: the address is not allowed.
         """
-        family, kind, proto, _, address = found
+        family, kind, proto, _, address = address_info
         if refused := self.host_refusal(str(address[0])):
             raise AddressRefused(errno.EACCES, refused)
         return socket.socket(family=family, type=kind, proto=proto)
@@ -153,7 +153,7 @@ def _embedded(ip: _IP) -> list[ipaddress.IPv4Address]:
     if isinstance(ip, ipaddress.IPv4Address):
         return []
     teredo = ip.teredo or ()
-    found = [a for a in (ip.ipv4_mapped, ip.sixtofour, *teredo) if a is not None]
+    addresses = [a for a in (ip.ipv4_mapped, ip.sixtofour, *teredo) if a is not None]
     if ip in _COMPATIBLE or any(ip in network for network in _NAT64):
-        found.append(ipaddress.IPv4Address(int(ip) & _IPV4_BITS))
-    return found
+        addresses.append(ipaddress.IPv4Address(int(ip) & _IPV4_BITS))
+    return addresses

@@ -145,11 +145,11 @@ def read_again(config: KubeConfig) -> KubeConfig:
     if not signature_of(config):
         return config
     try:
-        found = load_kube_config(config.source, config.context)
-        server_of(found)
+        renewed = load_kube_config(config.source, config.context)
+        server_of(renewed)
     except ConfigError:  # it may be half-written
         return config
-    return replace(config, document=found.document)
+    return replace(config, document=renewed.document)
 
 
 def expand_home(path: str | os.PathLike[str]) -> pathlib.Path:
@@ -186,8 +186,8 @@ def by_context(config: KubeConfig) -> dict[str, KubeConfig]:
 
 def _by_context(config: KubeConfig, document: Document) -> dict[str, KubeConfig]:
     return {
-        name: replace(config, document=part, context=name)
-        for name, part in document.parts().items()
+        name: replace(config, document=content, context=name)
+        for name, content in document.parts().items()
     }
 
 
@@ -240,12 +240,12 @@ def _read_entries(document: Document, context: str) -> tuple[ClusterEntry, UserE
     return read_cluster(cluster), read_user(user)
 
 
-def is_same_server(one: KubeConfig, other: KubeConfig) -> bool:
+def is_same_server(config: KubeConfig, other: KubeConfig) -> bool:
     """Whether both lead to the same API server with the same trust; credentials may differ."""
-    if (one.insecure, one.http, one.own) != (other.insecure, other.http, other.own):
+    if (config.insecure, config.http, config.own) != (other.insecure, other.http, other.own):
         return False
     try:
-        first, second = (_document(each).cluster_of(each.context) for each in (one, other))
+        first, second = (_document(each).cluster_of(each.context) for each in (config, other))
     except ConfigError:
         return False
     return first == second
@@ -336,10 +336,10 @@ def _check_upload(document: Document, context: str) -> None:
 
 def _allowed(source: str, kind: str, entry: dict[str, Any], refused: frozenset[str]) -> TypedFields:
     where = f"{source}: {kind} {entry['name']!r}"
-    found: object = entry.get(kind) or {}
-    if not isinstance(found, dict):
+    content: object = entry.get(kind) or {}
+    if not isinstance(content, dict):
         raise ConfigError(f"{where} is not a map")
-    fields = cast("dict[str, Any]", found)
+    fields = cast("dict[str, Any]", content)
     for name in sorted(refused & fields.keys()):
         if fields[name] not in _ABSENT:
             raise ConfigError(f"{where}: {name!r} is not allowed")

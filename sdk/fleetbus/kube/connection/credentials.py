@@ -59,9 +59,9 @@ class Credentials:
                 self._connection = None
             while self._connection is None:
                 config = self._config
-                made = await connect(config)
+                new_connection = await connect(config)
                 if config is self._config:  # else `use` was called in between
-                    self._connection = made
+                    self._connection = new_connection
             return self._connection
 
     async def refused(self, connection: Connection) -> None:
@@ -84,12 +84,12 @@ class Credentials:
         if config is None:
             return  # connecting reads the pod's token
         if config.renew is not None:
-            found = await _renewed(config, config.renew)
+            renewed = await _renewed(config, config.renew)
         else:
             self._signature = signature_of(config)
-            found = await asyncio.to_thread(read_again, config)
+            renewed = await asyncio.to_thread(read_again, config)
         if config is self._config:  # else `use` was called meanwhile
-            self._replace(found)
+            self._replace(renewed)
 
     def _replace(self, config: KubeConfig | None) -> None:
         if config != self._config:
@@ -110,11 +110,11 @@ def explain_refusal(error: KubeError, connection: Connection) -> None:
 
 async def _renewed(config: KubeConfig, renew: Renew) -> KubeConfig:
     """The access data as the hub has them now; the old ones if those cannot be used."""
-    found = await renew()
-    if found is None:
+    current = await renew()
+    if current is None:
         return config
     # Settings outside the document, like the fields of a Cluster, still apply.
-    renewed = replace(config, document=found.document, context=found.context)
+    renewed = replace(config, document=current.document, context=current.context)
     try:
         check_access(renewed)
     except ConfigError:  # the provider reports it as the cluster's problem

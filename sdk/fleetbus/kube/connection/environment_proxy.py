@@ -42,8 +42,8 @@ def _is_direct(host: str, scheme: str, port: int | None) -> bool:
     ip = _address(host)
     if host == "localhost" or (ip is not None and ip.is_loopback):
         return True
-    shown = str(port or _PORTS.get(scheme, ""))
-    return any(_matches(rule, host, shown, ip) for rule in _variable("NO_PROXY").split(","))
+    port_text = str(port or _PORTS.get(scheme, ""))
+    return any(_matches(rule, host, port_text, ip) for rule in _variable("NO_PROXY").split(","))
 
 
 def _matches(
@@ -76,11 +76,11 @@ def _split_port(rule: str) -> tuple[str, str]:
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        found = ipaddress.ip_address(text)
+        ip = ipaddress.ip_address(text)
     except ValueError:
         return None
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return mapped or found
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return mapped or ip
 
 
 def _is_inside(ip: ipaddress.IPv4Address | ipaddress.IPv6Address, rule: str) -> bool:

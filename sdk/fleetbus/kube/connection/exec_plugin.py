@@ -71,12 +71,12 @@ class Plugin:
         except (OSError, ValueError) as e:  # ValueError: a NUL in an argument
             raise self._error(f"{self.entry.command} cannot be run: {e}", hint=True) from e
         try:
-            printed, said = await process.communicate()
+            printed, error_output = await process.communicate()
         finally:
             if process.returncode is None:  # we were cancelled
                 process.kill()
         if process.returncode:
-            reason = said.decode(errors="replace").strip()[-_LETTERS:]
+            reason = error_output.decode(errors="replace").strip()[-_LETTERS:]
             raise self._error(
                 f"{self.entry.command} failed with exit code {process.returncode}: {reason}"
             )
@@ -112,8 +112,8 @@ class Plugin:
             "proxy-url": cluster.proxy_url,
             "disable-compression": cluster.disable_compression,
         }
-        shown = {name: value for name, value in info.items() if value or name == "server"}
-        return {**shown, "config": cluster.exec_config}
+        fields = {name: value for name, value in info.items() if value or name == "server"}
+        return {**fields, "config": cluster.exec_config}
 
     def _read(self, printed: bytes) -> PluginCredentials:
         try:
@@ -132,17 +132,17 @@ class Plugin:
         status = fields.map("status")
         if status is None:
             raise fields.error("status", "is missing")
-        made = PluginCredentials(
+        credentials = PluginCredentials(
             token=status.text("token"),
             certificate=status.text("clientCertificateData"),
             key=status.text("clientKeyData"),
             expires=_time(status),
         )
-        if bool(made.certificate) != bool(made.key):
+        if bool(credentials.certificate) != bool(credentials.key):
             raise status.error("clientCertificateData", "and 'clientKeyData' belong together")
-        if not made.token and not made.key:
+        if not credentials.token and not credentials.key:
             raise status.error("token", "is missing, and there is no certificate")
-        return made
+        return credentials
 
     def _error(self, problem: str, *, hint: bool = False) -> ConfigError:
         advice = f"; {self.entry.install_hint}" if hint and self.entry.install_hint else ""

@@ -129,16 +129,16 @@ class IdentityCheck:
         # nobody watches may still be written to, and joining it was consent.
         accepted = await self._accepted.uid(self._cluster) or self._uid
         try:
-            found = await self._read(alone=alone)
+            uid = await self._read(alone=alone)
         except (Forbidden, NotFound) as e:
             why = f"cannot tell which cluster answers: get on namespace kube-system is needed: {e}"
             raise _refusal(why) from e
-        if accepted and found != accepted:
+        if accepted and uid != accepted:
             raise _refusal(
-                f"another cluster answers: kube-system has UID {found}, not the accepted {accepted}"
-                f"; to consent: fleetbus clusters accept {self._cluster} --uid {found}"
+                f"another cluster answers: kube-system has UID {uid}, not the accepted {accepted}"
+                f"; to consent: fleetbus clusters accept {self._cluster} --uid {uid}"
             )
-        self._uid = found
+        self._uid = uid
 
 
 class SharedCheck:

@@ -32,10 +32,10 @@ class Document:
 
     def __init__(self, text: str, source: str, *, aliases: bool) -> None:
         self.source = source
-        found = _parse(text, source, aliases=aliases)
-        if not isinstance(found, dict) or "clusters" not in found:
+        content = _parse(text, source, aliases=aliases)
+        if not isinstance(content, dict) or "clusters" not in content:
             raise ConfigError(f"{source}: not a kubeconfig: it has no field 'clusters'")
-        self.fields = cast("dict[str, Any]", found)
+        self.fields = cast("dict[str, Any]", content)
         for field, expected in _HEADER.items():
             if self.fields.get(field) not in (None, "", expected):
                 raise ConfigError(f"{source}: not a kubeconfig: its {field!r} is not {expected!r}")
@@ -51,17 +51,17 @@ class Document:
         Raises:
             ConfigError: the section is not a list of maps with names.
         """
-        found: object = self.fields.get(field) or []
-        if not isinstance(found, list):
+        section: object = self.fields.get(field) or []
+        if not isinstance(section, list):
             raise ConfigError(f"{self.source}: field {field!r} is not a list")
-        for entry in cast("list[Any]", found):
+        for entry in cast("list[Any]", section):
             if not isinstance(entry, dict) or "name" not in entry:
                 raise ConfigError(f"{self.source}: an entry of {field!r} has no name")
             if not isinstance(entry["name"], _Scalar):
                 raise ConfigError(
                     f"{self.source}: the name of an entry of {field!r} is not a string"
                 )
-        return cast("list[dict[str, Any]]", found)
+        return cast("list[dict[str, Any]]", section)
 
     def cluster_of(self, context: str) -> dict[str, Any]:
         """The cluster of a context, empty for the current one.
@@ -72,8 +72,8 @@ class Document:
         name = context or self.current_context
         if not name:
             raise ConfigError(f"{self.source}: it has no current-context, and no context was given")
-        found = self._named("contexts", name)
-        return self._named("clusters", _name(found.get("cluster")))
+        entry = self._named("contexts", name)
+        return self._named("clusters", _name(entry.get("cluster")))
 
     def user_of(self, context: str) -> dict[str, Any]:
         """The user of a context, empty for the current one; empty if the context has none.
@@ -95,25 +95,25 @@ class Document:
 
     def _part(self, sections: Mapping[str, Mapping[str, list[_Entry]]], name: str) -> str:
         context: object = sections["contexts"][name][0].get("context")
-        wanted = cast("dict[str, Any]", context) if isinstance(context, dict) else {}
+        fields = cast("dict[str, Any]", context) if isinstance(context, dict) else {}
         names = {
             "contexts": name,
-            "clusters": _name(wanted.get("cluster")),
-            "users": _name(wanted.get("user")),
+            "clusters": _name(fields.get("cluster")),
+            "users": _name(fields.get("user")),
         }
-        part = {field: entries.get(names[field], []) for field, entries in sections.items()}
+        content = {field: entries.get(names[field], []) for field, entries in sections.items()}
         try:
             # YAML has dates and recursive structures, JSON does not.
-            return json.dumps({**part, "current-context": name}, default=str)
+            return json.dumps({**content, "current-context": name}, default=str)
         except (ValueError, TypeError, RecursionError) as e:
             raise ConfigError(f"{self.source}: context {name!r} cannot be read: {e}") from e
 
     def _by_name(self, field: str) -> dict[str, list[_Entry]]:
         """The entries of a section by name; more than one of a name is a problem of that name."""
-        found: dict[str, list[_Entry]] = {}
+        entries: dict[str, list[_Entry]] = {}
         for entry in self.entries(field):
-            found.setdefault(str(entry["name"]), []).append(entry)
-        return found
+            entries.setdefault(str(entry["name"]), []).append(entry)
+        return entries
 
     def _named(self, field: str, name: str) -> dict[str, Any]:
         kind = field.removesuffix("s")

@@ -39,12 +39,12 @@ async def id_token(settings: Mapping[str, str], folder: str, where: str) -> str:
     if not settings.get("refresh-token"):
         raise ConfigError(f"{where}: 'id-token' has expired, and there is no 'refresh-token'")
     try:
-        found = await _refresh(settings, folder)
+        new_token = await _refresh(settings, folder)
     except (aiohttp.ClientError, OSError, ValueError, TimeoutError, binascii.Error) as e:
         raise ConfigError(f"{where}: 'id-token' cannot be refreshed: {e}") from e
-    if not isinstance(found, str) or not found:
+    if not isinstance(new_token, str) or not new_token:
         raise ConfigError(f"{where}: the issuer gave no 'id_token'")
-    return found
+    return new_token
 
 
 async def _refresh(settings: Mapping[str, str], folder: str) -> object:

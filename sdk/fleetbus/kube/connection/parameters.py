@@ -68,11 +68,11 @@ def pod_connection() -> Connection:
     Raises:
         ConfigError: this is no pod, or a file of the account cannot be read.
     """
-    host, port = (os.environ.get(f"KUBERNETES_SERVICE_{part}") for part in ("HOST", "PORT"))
+    host, port = (os.environ.get(f"KUBERNETES_SERVICE_{suffix}") for suffix in ("HOST", "PORT"))
     if not host or not port:
         raise ConfigError(f"{_POD}: this is no pod of Kubernetes")
-    shown = f"[{host}]" if ":" in host else host
-    url = f"https://{shown}:{port}"
+    address = f"[{host}]" if ":" in host else host
+    url = f"https://{address}:{port}"
     token = _read(SERVICE_ACCOUNT / "token", _POD).decode(errors="replace").strip()
     try:
         context = client_context(_read(SERVICE_ACCOUNT / "ca.crt", _POD), insecure=False)

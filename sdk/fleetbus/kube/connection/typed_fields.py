@@ -87,10 +87,10 @@ class TypedFields:
         """A value of any type."""
         return self._fields.get(name)
 
-    def _typed(self, name: str, kind: type[_T], said: str) -> _T | None:
+    def _typed(self, name: str, kind: type[_T], expected: str) -> _T | None:
         value = self._fields.get(name)
         if value is None:
             return None
         if not isinstance(value, kind):
-            raise self.error(name, f"is not {said}")
+            raise self.error(name, f"is not {expected}")
         return value

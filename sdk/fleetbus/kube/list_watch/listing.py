@@ -142,13 +142,13 @@ async def list_pages(
         token, count = "", 0
         parts = _read_page(client, target.path, query, idle_timeout, accept)
         async with aclosing(parts):
-            async for found, is_last in parts:
+            async for portion, is_last in parts:
                 # No resourceVersion on the first request: 0 could be served by a stale cache.
-                version = version or found.metadata.resource_version
-                token = found.metadata.token if is_last else ""
-                remaining = found.metadata.remaining if token or not limit else 0
-                count += len(found.items or [])
-                yield _page(found, version, remaining if is_last else None)
+                version = version or portion.metadata.resource_version
+                token = portion.metadata.token if is_last else ""
+                remaining = portion.metadata.remaining if token or not limit else 0
+                count += len(portion.items or [])
+                yield _page(portion, version, remaining if is_last else None)
         check_continuation(query, count, token)
         if not token:
             return
@@ -157,17 +157,17 @@ async def list_pages(
 
 async def _read_list(body: bytes) -> _List:
     try:
-        found = _list_decoder.decode(body)
+        listed = _list_decoder.decode(body)
     except DECODE_ERRORS as e:
-        found = await _read_list_by_items(body, e)
-    return _checked(found)
+        listed = await _read_list_by_items(body, e)
+    return _checked(listed)
 
 
 async def _read_list_by_items(body: bytes, error: Exception) -> _List:
     """Cut the list without parsing it: one item is unreadable or nested too deeply (rule W16)."""
     splitter = ItemSplitter()
     items = [
-        msgspec.Raw(item) async for part in yielding_chunks(body) for item in splitter.feed(part)
+        msgspec.Raw(item) async for chunk in yielding_chunks(body) for item in splitter.feed(chunk)
     ]
     if not splitter.is_complete:
         raise invalid_response(f"the response is not a list: {error}") from error
@@ -189,19 +189,19 @@ def _read_head(head: bytes) -> _List | None:
         return None
 
 
-def _checked(found: _List) -> _List:
+def _checked(listed: _List) -> _List:
     # A custom list may have any kind: as for client-go, it is its items that make it one.
-    if found.items is msgspec.UNSET or not found.metadata.resource_version:
-        raise invalid_response(f"the response, a {found.kind!r}, is no list with a version")
-    return found
+    if listed.items is msgspec.UNSET or not listed.metadata.resource_version:
+        raise invalid_response(f"the response, a {listed.kind!r}, is no list with a version")
+    return listed
 
 
-def _page(found: _List, version: str, remaining: int | None = None) -> ListPage:
+def _page(listed: _List, version: str, remaining: int | None = None) -> ListPage:
     return ListPage(
-        api_version=found.api_version,
-        kind=found.kind.removesuffix("List"),
+        api_version=listed.api_version,
+        kind=listed.kind.removesuffix("List"),
         resource_version=version,
-        items=found.items or [],
+        items=listed.items or [],
         remaining=remaining,
     )
 
@@ -224,8 +224,8 @@ async def _read_page(
             yield await _read_list(begun), True
             return
         async with aclosing(_cut_items(begun, chunks)) as lists:
-            async for found in lists:
-                yield found
+            async for listed in lists:
+                yield listed
 
 
 @asynccontextmanager
@@ -259,14 +259,14 @@ async def _cut_items(
     splitter = ItemSplitter()
     head: _List | None = None
     waiting: list[msgspec.Raw] = []
-    held = 0
+    waiting_bytes = 0
     chunk: bytes | None = begun
     while chunk is not None:
         begins = not splitter.head
-        async for part in yielding_chunks(chunk):
-            for item in splitter.feed(part):
+        async for piece in yielding_chunks(chunk):
+            for item in splitter.feed(piece):
                 waiting.append(msgspec.Raw(item))
-                held += len(item)
+                waiting_bytes += len(item)
             if splitter.pending > LINE_LIMIT:
                 raise too_large_error(LINE_LIMIT, "an object of the list")
         if begins and splitter.head:
@@ -274,8 +274,8 @@ async def _cut_items(
         # Lists of custom resources have the version at the end, so all items have to wait for it.
         if head is not None and waiting:
             yield msgspec.structs.replace(head, items=waiting), False
-            waiting, held = [], 0
-        if held > _WAITING_LIMIT:
+            waiting, waiting_bytes = [], 0
+        if waiting_bytes > _WAITING_LIMIT:
             raise too_large_error(_WAITING_LIMIT, "the list, whose version comes last,")
         chunk = await anext(chunks, None)
     if not splitter.is_complete:
@@ -298,9 +298,9 @@ def stream_limits(idle_timeout: timedelta) -> aiohttp.ClientTimeout:
     )
 
 
-def cut_off_error(what: str, error: Exception, client: KubeClient) -> errors.Unreachable:
+def cut_off_error(subject: str, error: Exception, client: KubeClient) -> errors.Unreachable:
     """The error for a response that broke off."""
     text = failure_text(error)
-    cut = errors.Unreachable(0, "Unreachable", f"the {what} was cut: {text}")
+    cut = errors.Unreachable(0, "Unreachable", f"the {subject} was cut: {text}")
     cut.cluster = client.cluster
     return cut

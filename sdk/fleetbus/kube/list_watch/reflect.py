@@ -227,10 +227,10 @@ def _read_line(line: bytes) -> WatchEvent:
         return _read_broken_line(line)
 
 
-def _parse_line(line: bytes, found: _Line) -> WatchEvent:
-    if found.type == "ERROR":
+def _parse_line(line: bytes, parsed: _Line) -> WatchEvent:
+    if parsed.type == "ERROR":
         raise _error_of(line)
-    return _event_of(found.type, found.object, read_map(found.object["metadata"]))
+    return _event_of(parsed.type, parsed.object, read_map(parsed.object["metadata"]))
 
 
 def _read_broken_line(line: bytes) -> WatchEvent:
@@ -244,11 +244,11 @@ def _read_broken_line(line: bytes) -> WatchEvent:
         return _unreadable()
 
 
-def _event_of(kind: str, found: RawObject | None, metadata: RawObject) -> WatchEvent:
+def _event_of(kind: str, obj: RawObject | None, metadata: RawObject) -> WatchEvent:
     version = read_text(metadata["resourceVersion"])
     if not is_comparable(version):
         return _unreadable()  # a watch cannot resume there, and the event cannot be ordered (P2)
-    return WatchEvent(_TYPES[kind], found, metadata, version)
+    return WatchEvent(_TYPES[kind], obj, metadata, version)
 
 
 def read_deep_metadata(document: bytes) -> RawObject:

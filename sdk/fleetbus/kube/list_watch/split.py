@@ -36,20 +36,20 @@ class LineSplitter:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The lines that this chunk completes, without their newline, empty ones left out."""
-        *ended, rest = chunk.split(b"\n")
+        *ended, remainder = chunk.split(b"\n")
         lines: list[bytes] = []
-        for part in ended:
-            line = self._end(part)
+        for fragment in ended:
+            line = self._end(fragment)
             if line:
                 lines.append(line)
-        if rest:
-            self._keep(rest)
+        if remainder:
+            self._keep(remainder)
         return lines
 
-    def _end(self, part: bytes) -> bytes:
-        if not self._size and len(part) <= self._limit:
-            return part
-        self._keep(part)
+    def _end(self, fragment: bytes) -> bytes:
+        if not self._size and len(fragment) <= self._limit:
+            return fragment
+        self._keep(fragment)
         line = b"".join(self._parts)
         if self._size > self._limit:
             self.too_long += 1
@@ -57,12 +57,12 @@ class LineSplitter:
         self._parts, self._size = [], 0
         return line
 
-    def _keep(self, part: bytes) -> None:
-        self._size += len(part)
+    def _keep(self, fragment: bytes) -> None:
+        self._size += len(fragment)
         if self._size > self._limit:
             self._parts.clear()
         else:
-            self._parts.append(part)
+            self._parts.append(fragment)
 
 
 class ItemSplitter:
@@ -140,12 +140,12 @@ class ItemSplitter:
 
     def _cut(self, chunk: bytes, end: int) -> bytes:
         """Return everything from the last cut up to here."""
-        part = chunk[self._cut_at : end]
+        fragment = chunk[self._cut_at : end]
         self._cut_at = end
         if self._kept:
-            part = bytes(self._kept) + part
+            fragment = bytes(self._kept) + fragment
             self._kept.clear()
-        return part
+        return fragment
 
     def _check_gap(self, gap: bytes, token: bytes) -> None:
         """Check for objects with one comma in between; otherwise some may be missing."""
@@ -180,7 +180,7 @@ def cut_object(document: bytes) -> dict[str, bytes]:
     For documents that a decoder refuses. The result is empty unless the document is exactly one
     complete object: of two on one line the second must not be lost silently.
     """
-    found: dict[str, bytes] = {}
+    values: dict[str, bytes] = {}
     key: str | None = None
     depth, value_at = 0, -1
     for match in _CUT_TOKEN.finditer(document):
@@ -191,7 +191,7 @@ def cut_object(document: bytes) -> dict[str, bytes]:
             depth -= 1
         ends = depth == 0 or (depth == 1 and token == b",")
         if ends and key is not None and value_at >= 0:
-            found[key] = document[value_at : match.start()].strip()
+            values[key] = document[value_at : match.start()].strip()
             key, value_at = None, -1
         elif depth == 1 and token == b":" and value_at < 0:
             value_at = match.end()
@@ -199,5 +199,5 @@ def cut_object(document: bytes) -> dict[str, bytes]:
             key = token[1:-1].decode("utf-8", "replace")
         if depth == 0:
             is_whole = document.startswith(b"{") and not document[match.end() :].strip()
-            return found if is_whole else {}
+            return values if is_whole else {}
     return {}

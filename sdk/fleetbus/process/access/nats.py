@@ -80,8 +80,8 @@ class NatsAccess:
     def _expiry(self) -> str:
         """When the JWT expired; empty if it has not, as far as this clock knows."""
         try:
-            found = read_expiry(self.read_creds()[0])
-            expires = datetime.fromtimestamp(found, UTC) if found is not None else None
+            expiry = read_expiry(self.read_creds()[0])
+            expires = datetime.fromtimestamp(expiry, UTC) if expiry is not None else None
         except (CredentialsError, ValueError, OverflowError, OSError):
             return ""
         if expires is None or expires >= datetime.now(UTC):
@@ -95,23 +95,23 @@ def nats_access(values: Mapping[str, Any]) -> NatsAccess:
     Raises:
         ConfigError: two ways to log in, half of one, or no subject; names the settings.
     """
-    given = AccessFields(NATS_PREFIX, values)
-    prefix = given.text("inbox_prefix")
+    fields = AccessFields(NATS_PREFIX, values)
+    prefix = fields.text("inbox_prefix")
     if prefix and not _SUBJECT.fullmatch(prefix):
         raise ConfigError(
             f"{NATS_PREFIX}INBOX_PREFIX: {prefix!r} is no subject like _INBOX.operator"
         )
-    for number, one in enumerate(_LOGINS):
-        given.refuse_in_address(one, has_credentials="@" in given.text("url"))
+    for number, login in enumerate(_LOGINS):
+        fields.refuse_in_address(login, has_credentials="@" in fields.text("url"))
         for other in _LOGINS[number + 1 :]:
-            given.refuse_both(one, other)
-    given.require_pair("username", "password_file")
+            fields.refuse_both(login, other)
+    fields.require_pair("username", "password_file")
     return NatsAccess(
-        url=given.text("url"),
-        creds=given.file("creds_file"),
-        nkey=given.file("nkey_file"),
-        username=given.text("username"),
-        password=given.file("password_file"),
-        tls=given.tls(),
+        url=fields.text("url"),
+        creds=fields.file("creds_file"),
+        nkey=fields.file("nkey_file"),
+        username=fields.text("username"),
+        password=fields.file("password_file"),
+        tls=fields.tls(),
         inbox_prefix=prefix,
     )

@@ -147,9 +147,11 @@ class AccessFields:
         Raises:
             ConfigError: only one is.
         """
-        for one, other in ((first, second), (second, first)):
-            if self.text(one) and not self.text(other):
-                raise ConfigError(f"setting {self.name(one)} needs {self.name(other)} as well")
+        for field_name, other in ((first, second), (second, first)):
+            if self.text(field_name) and not self.text(other):
+                raise ConfigError(
+                    f"setting {self.name(field_name)} needs {self.name(other)} as well"
+                )
 
     def refuse_both(self, first: str, second: str) -> None:
         """Check that at most one of two fields is set.

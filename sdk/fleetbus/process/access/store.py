@@ -46,28 +46,28 @@ def store_access(values: Mapping[str, Any]) -> StoreAccess:
         ConfigError: credentials in the address and in a file, a user without a password, or
             certificates for an address without TLS; names the settings.
     """
-    given = AccessFields(STORE_PREFIX, values)
-    of_servers, of_sentinels = _credentials_in(given.text("url"))
+    fields = AccessFields(STORE_PREFIX, values)
+    of_servers, of_sentinels = _credentials_in(fields.text("url"))
     for field_name in ("username", "password_file"):
-        given.refuse_in_address(field_name, has_credentials=of_servers)
-        given.refuse_in_address(f"sentinel_{field_name}", has_credentials=of_sentinels)
+        fields.refuse_in_address(field_name, has_credentials=of_servers)
+        fields.refuse_in_address(f"sentinel_{field_name}", has_credentials=of_sentinels)
     for user in ("username", "sentinel_username"):
         password = user.replace("username", "password_file")
-        if given.text(user) and not given.text(password):
-            raise ConfigError(f"setting {given.name(user)} needs {given.name(password)} as well")
-    tls = given.tls()
-    if tls and not given.text("url").startswith("rediss"):
+        if fields.text(user) and not fields.text(password):
+            raise ConfigError(f"setting {fields.name(user)} needs {fields.name(password)} as well")
+    tls = fields.tls()
+    if tls and not fields.text("url").startswith("rediss"):
         used = "ca_file" if tls.ca else "cert_file"
         raise ConfigError(
-            f"setting {given.name(used)} needs an address with TLS in {given.name('url')}:"
+            f"setting {fields.name(used)} needs an address with TLS in {fields.name('url')}:"
             " rediss:// instead of redis://"
         )
     return StoreAccess(
-        url=given.text("url"),
-        username=given.text("username"),
-        password=given.file("password_file"),
-        sentinel_username=given.text("sentinel_username"),
-        sentinel_password=given.file("sentinel_password_file"),
+        url=fields.text("url"),
+        username=fields.text("username"),
+        password=fields.file("password_file"),
+        sentinel_username=fields.text("sentinel_username"),
+        sentinel_password=fields.file("sentinel_password_file"),
         tls=tls,
     )
 

@@ -34,8 +34,8 @@ def read_lifetime(token: str) -> float | None:
 
 def read_subject(token: str) -> str:
     """Read whom a JWT is about; empty if it does not say."""
-    found = _claims(token).get("sub")
-    return found if isinstance(found, str) else ""
+    subject = _claims(token).get("sub")
+    return subject if isinstance(subject, str) else ""
 
 
 def _claims(token: str) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def _claims(token: str) -> dict[str, Any]:
     return cast("dict[str, Any]", claims) if isinstance(claims, dict) else {}
 
 
-def _number(found: object) -> float | None:
-    if isinstance(found, bool) or not isinstance(found, int | float):
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(found) if 0 <= found <= _LAST else None
+    return float(value) if 0 <= value <= _LAST else None

@@ -76,13 +76,13 @@ class ByShard:
             return
         parts = split_by_shard(self._keys, deliveries)
         answers = await asyncio.gather(
-            *(self._handle_part(*part) for part in parts.items()), return_exceptions=True
+            *(self._handle_part(*portion) for portion in parts.items()), return_exceptions=True
         )
         failed: set[int] = set()
         cause: Exception | None = None
-        for part, answer in zip(parts.values(), answers, strict=True):
+        for portion, answer in zip(parts.values(), answers, strict=True):
             if isinstance(answer, _OF_STORE):
-                failed |= {delivery.sequence for delivery in part}
+                failed |= {delivery.sequence for delivery in portion}
                 cause = cause if cause and isinstance(answer, ShardAway) else answer
             elif answer is not None:
                 raise answer

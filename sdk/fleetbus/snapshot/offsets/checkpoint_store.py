@@ -140,21 +140,27 @@ class CheckpointStore:
         ]
 
     async def write(
-        self, durable: str, seen: StoreState, mark: Offset, *, is_new: bool = False, breaks: int = 0
+        self,
+        durable: str,
+        state: StoreState,
+        mark: Offset,
+        *,
+        is_new: bool = False,
+        breaks: int = 0,
     ) -> bool:
         """Write a checkpoint if the store is unchanged; returns whether it was.
 
         Args:
             durable: its name.
-            seen: the state from which the checkpoint was computed.
+            state: the state from which the checkpoint was computed.
             mark: the new offset.
             is_new: it proves nothing of what came before: a full enqueue follows (rule P12).
             breaks: how many gaps were found.
         """
-        held = seen.offset
+        offset = state.offset
         arguments: list[Any] = [
-            *(seen.identity, seen.generation or ""),
-            *(("", "") if held is None else (held.stream, held.low)),
+            *(state.identity, state.generation or ""),
+            *(("", "") if offset is None else (offset.stream, offset.low)),
             *(mark.stream, mark.low, mark.floor),
             *(secrets.token_hex(4) if is_new else "", breaks),
         ]

@@ -28,7 +28,7 @@ class SnapshotSettled:
     def __init__(self, redis: Redis, keys: SnapshotKeys) -> None:
         shards = range(keys.shards)
         beside = (Beside.shard_of_snapshot(keys, shard, PROJECTOR) for shard in shards)
-        self._stores = [CheckpointStore(redis, keys, one) for one in beside]
+        self._stores = [CheckpointStore(redis, keys, owner) for owner in beside]
 
     async def check(self, identity: str) -> bool:
         """Whether every shard is set up, and none has lost writes that are not repeated yet.

@@ -57,7 +57,7 @@ def resume(version: int, end: Position) -> Position:
     """
     if version > end.version:
         raise ExpiredPosition(f"version {version} was never issued: the last one is {end.version}")
-    starts = [part.rpartition("@")[2] for part in end.generation.split(",")]
+    starts = [generation.rpartition("@")[2] for generation in end.generation.split(",")]
     if not all(start.isdigit() for start in starts):
         raise ExpiredPosition("the feed does not tell where it began: list again")
     if version < (first := max(map(int, starts))):
@@ -105,13 +105,18 @@ class Feed:
         parts = await self._read_all(position.version, upto, most)
         if _join(parts) != position.generation:
             raise ExpiredPosition("the feed has begun anew since: list again")
-        if any(part.first is not None and position.version < part.first for part in parts):
+        if any(
+            shard_feed.first is not None and position.version < shard_feed.first
+            for shard_feed in parts
+        ):
             raise ExpiredPosition("the feed does not reach back to this version: list again")
         end = int(upto) if upto else parts[0].issued
-        for part in parts:
-            if len(part.changes) == most:  # there may be more, before those of other shards
-                end = min(end, part.changes[-1].version)
-        changes = sorted(one for part in parts for one in part.changes if one.version <= end)
+        for shard_feed in parts:
+            if len(shard_feed.changes) == most:  # there may be more, before those of other shards
+                end = min(end, shard_feed.changes[-1].version)
+        changes = sorted(
+            change for shard_feed in parts for change in shard_feed.changes if change.version <= end
+        )
         if len(changes) > most:
             changes = changes[:most]
             end = changes[-1].version
@@ -119,7 +124,7 @@ class Feed:
 
     async def _read_all(self, after: int, upto: str, most: int) -> Sequence[_Part]:
         shards = range(self._keys.shards)
-        return await asyncio.gather(*(self._read_one(one, after, upto, most) for one in shards))
+        return await asyncio.gather(*(self._read_one(shard, after, upto, most) for shard in shards))
 
     async def _read_one(self, shard: int, after: int, upto: str, most: int) -> _Part:
         keys = self._keys
@@ -133,13 +138,15 @@ class Feed:
 
 
 def _join(parts: Sequence[_Part]) -> str:
-    if not all(part.generation for part in parts):
+    if not all(shard_feed.generation for shard_feed in parts):
         raise ExpiredPosition("the store is another server, and the feed begins anew: list again")
-    return ",".join(part.generation for part in parts)
+    return ",".join(shard_feed.generation for shard_feed in parts)
 
 
 def _read_entry(entry_id: bytes, fields: Sequence[bytes]) -> Change:
-    held = {name: value.decode() for name, value in zip(fields[::2], fields[1::2], strict=True)}
-    namespace, name = split_object_key(held[b"key"])
+    values = {name: value.decode() for name, value in zip(fields[::2], fields[1::2], strict=True)}
+    namespace, name = split_object_key(values[b"key"])
     version = int(entry_id.partition(b"-")[0])
-    return Change(version, held[b"type"], held[b"cluster"], held[b"resource"], namespace, name)
+    return Change(
+        version, values[b"type"], values[b"cluster"], values[b"resource"], namespace, name
+    )

@@ -59,20 +59,22 @@ class Lookups:
         for place in places:
             shards.setdefault(self._keys.shard_of(place[0]), []).append(place)
         parts = [
-            part[at : at + _RESOURCES]
-            for part in shards.values()
-            for at in range(0, len(part), _RESOURCES)
+            shard_places[at : at + _RESOURCES]
+            for shard_places in shards.values()
+            for at in range(0, len(shard_places), _RESOURCES)
         ]
-        found = await asyncio.gather(*(self._find_in(part, name, namespace) for part in parts))
-        return sorted(one for part in found for one in part)
+        answers = await asyncio.gather(
+            *(self._find_in(portion, name, namespace) for portion in parts)
+        )
+        return sorted(obj for answer in answers for obj in answer)
 
     async def _find_in(
         self, places: Sequence[tuple[str, str]], name: str, namespace: str | None
     ) -> list[FoundObject]:
-        found: list[FoundObject] = []
-        rest: Sequence[tuple[str, str]] = places
-        while rest:
-            searched = rest
+        objects: list[FoundObject] = []
+        remaining: Sequence[tuple[str, str]] = places
+        while remaining:
+            searched = remaining
             names = [
                 key
                 for place in searched
@@ -83,9 +85,9 @@ class Lookups:
             for index, key, guard in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
                 if guard is not None:
                     cluster, resource = searched[int(index) - 1]
-                    found.append(_found(cluster, resource, key, read_guard(guard)))
-            rest = rest[done:]
-        return found
+                    objects.append(_found(cluster, resource, key, read_guard(guard)))
+            remaining = remaining[done:]
+        return objects
 
     async def owned(self, uid: str, *, most: int) -> list[tuple[str, str, bytes]]:
         """Find cluster, resource key and key of the objects that a UID owns, by the index.
@@ -99,9 +101,9 @@ class Lookups:
         return sorted(set[tuple[str, str, bytes]]().union(*parts))
 
     async def _owned_in(self, shard: int, uid: str, most: int) -> set[tuple[str, str, bytes]]:
-        found: set[tuple[str, str, bytes]] = set()
+        owned: set[tuple[str, str, bytes]] = set()
         cursor = -1
-        while cursor and len(found) < most:
+        while cursor and len(owned) < most:
             cursor, members = cast(
                 "tuple[int, list[bytes]]",
                 await cast("Any", self._redis).sscan(
@@ -110,8 +112,8 @@ class Lookups:
             )
             for member in members:
                 cluster, resource, key = member.split(b"|", 2)
-                found.add((cluster.decode(), resource.decode(), key))
-        return found
+                owned.add((cluster.decode(), resource.decode(), key))
+        return owned
 
     async def describe(self, members: Sequence[tuple[str, str, bytes]]) -> list[FoundObject]:
         """Read the guards of objects; those that are gone are left out."""
@@ -124,13 +126,13 @@ class Lookups:
                 for place, keys in places.items()
             )
         )
-        found: list[FoundObject] = []
+        objects: list[FoundObject] = []
         for (place, keys), raw in zip(places.items(), answers, strict=True):
             cluster, resource = place
             for key, guard in zip(keys, cast("list[bytes | None]", raw), strict=True):
-                if guard is not None and (known := read_guard(guard)).is_live:
-                    found.append(_found(cluster, resource, key, known))
-        return sorted(found)
+                if guard is not None and (parsed_guard := read_guard(guard)).is_live:
+                    objects.append(_found(cluster, resource, key, parsed_guard))
+        return sorted(objects)
 
 
 def _found(cluster: str, resource: str, key: bytes, guard: Guard) -> FoundObject:

@@ -33,14 +33,14 @@ def split_rows(rows: Sequence[Picked]) -> Iterator[Sequence[Picked]]:
 
 def place_rows(keys: SnapshotKeys, resource: str, rows: Sequence[Picked]) -> Iterator[Place]:
     """Where the snapshot keeps the rows."""
-    held: tuple[str, str, str, int] = ("", "", "", 0)
+    current: tuple[str, str, str, int] = ("", "", "", 0)
     for row in rows:
-        if row.cluster != held[0]:
-            held = (
+        if row.cluster != current[0]:
+            current = (
                 row.cluster,
                 keys.guards(row.cluster, resource),
                 keys.bodies(row.cluster, resource),
                 keys.shard_of(row.cluster),
             )
-        _, guards, bodies, shard = held
+        _, guards, bodies, shard = current
         yield Place(guards, bodies, row.key, shard)

@@ -76,14 +76,14 @@ class PastReads:
         async with self._redis.pipeline(transaction=False) as pipe:
             for scope in scopes:
                 pipe.hmget(self._keys.epochs(*scope), "incarnation", "completed")
-            held = cast("list[list[bytes | None]]", await pipe.execute()) if scopes else []
-        found: dict[tuple[str, str, str], CompletedRank] = {}
-        for scope, (incarnation, completed) in zip(scopes, held, strict=True):
+            rows = cast("list[list[bytes | None]]", await pipe.execute()) if scopes else []
+        ranks: dict[tuple[str, str, str], CompletedRank] = {}
+        for scope, (incarnation, completed) in zip(scopes, rows, strict=True):
             if incarnation:
                 version, _, epoch_id = (completed or b"").decode().partition(" ")
                 rank = Rank(version, int(epoch_id)) if version else None
-                found[scope] = CompletedRank(int(incarnation), rank)
-        return found
+                ranks[scope] = CompletedRank(int(incarnation), rank)
+        return ranks
 
     async def version_at(self, shard: int, time: datetime) -> int:
         """The version that a shard had issued last at a time, or earlier; 0 if nobody noted one."""
@@ -112,12 +112,12 @@ class PastReads:
                 keys=[self._keys.guards(cluster, resource), self._keys.bodies(cluster, resource)],
                 args=[cursor, _SCAN, version],
             )
-            next_cursor, found = cast("tuple[bytes, list[Any]]", answer)
+            next_cursor, rows = cast("tuple[bytes, list[Any]]", answer)
             page = [
                 ChangedObject(
                     *split_object_key(key.decode()), owner == b"owner", owner == b"mark", size
                 )
-                for key, owner, size in zip(found[::3], found[1::3], found[2::3], strict=True)
+                for key, owner, size in zip(rows[::3], rows[1::3], rows[2::3], strict=True)
             ]
             if page:
                 yield page

@@ -84,24 +84,30 @@ class KeyPicker:
         shards: dict[int, list[str]] = {}
         for name in names:
             shards.setdefault(self._keys.shard_of(name), []).append(name)
-        cursors = [_Cursor(self._keys, query, start, part) for part in shards.values()]
+        cursors = [
+            _Cursor(self._keys, query, start, shard_names) for shard_names in shards.values()
+        ]
         rows: list[Picked] = []
-        wanted = None if query.limit is None else query.limit + 1  # that one tells of a next page
+        needed = None if query.limit is None else query.limit + 1  # that one tells of a next page
         is_first = True
-        while any(not one.is_done for one in cursors):
-            left = MOST if wanted is None else wanted - len(rows)
+        while any(not cursor.is_done for cursor in cursors):
+            left = MOST if needed is None else needed - len(rows)
             if left <= 0:
                 break
-            asked = [one for one in cursors if not one.is_done and not one.rows]
-            await asyncio.gather(*(self._ask(one, left, is_first=is_first) for one in asked))
+            open_cursors = [cursor for cursor in cursors if not cursor.is_done and not cursor.rows]
+            await asyncio.gather(
+                *(self._ask(cursor, left, is_first=is_first) for cursor in open_cursors)
+            )
             rows += _merge(cursors)
             is_first = False
-        counted = sum(one.count for one in cursors) if query.count and query.is_range else None
+        counted = (
+            sum(cursor.count for cursor in cursors) if query.count and query.is_range else None
+        )
         return _cut(query, rows, counted)
 
-    async def _ask(self, cursor: _Cursor, wanted: int, *, is_first: bool) -> None:
+    async def _ask(self, cursor: _Cursor, needed: int, *, is_first: bool) -> None:
         # A selector may match few of the keys: after a first look, look at many.
-        enough = wanted if is_first or not cursor.needs_guards else max(wanted, _GUARDS)
+        enough = needed if is_first or not cursor.needs_guards else max(needed, _GUARDS)
         most = _GUARDS if cursor.needs_guards else MOST
         cursor.add(await self._script(*cursor.arguments(min(enough, most), most, counts=is_first)))
 
@@ -121,20 +127,20 @@ class KeyPicker:
             for row in rows:
                 pipe.hget(self._keys.guards(row.cluster, query.resource), cast("str", row.key))
             guards = cast("list[bytes | None]", await pipe.execute())
-        kept = zip(rows, guards, strict=True)
-        return [row for row, guard in kept if _matches(query.labels, guard)]
+        pairs = zip(rows, guards, strict=True)
+        return [row for row, guard in pairs if _matches(query.labels, guard)]
 
     async def _read_owned(
         self, query: ListQuery, names: Sequence[str]
     ) -> Mapping[str, Iterable[bytes]]:
         owner, shard_of = query.owner or "", self._keys.shard_of
         indexes = [self._keys.owners(shard, owner) for shard in sorted(set(map(shard_of, names)))]
-        found = cast(
+        member_sets = cast(
             "list[set[bytes]]",
             await asyncio.gather(*map(cast("Any", self._redis.smembers), indexes)),
         )
         owned: dict[str, list[bytes]] = {}
-        for member in set[bytes]().union(*found):
+        for member in set[bytes]().union(*member_sets):
             cluster, resource, key = member.split(b"|", 2)
             if resource.decode() == query.resource:
                 owned.setdefault(cluster.decode(), []).append(key)
@@ -176,7 +182,7 @@ class _Cursor:
         return self._names[0]
 
     def arguments(
-        self, wanted: int, most: int, *, counts: bool
+        self, needed: int, most: int, *, counts: bool
     ) -> tuple[Sequence[str], Sequence[Any]]:
         """KEYS and ARGV of the script."""
         keys, query = self._keys, self._query
@@ -190,7 +196,7 @@ class _Cursor:
         every = range_of(query.namespace, query.name if query.namespace is not None else None)
         prefixes = [keys.labels(name, resource, "") for name in self._names if self._terms]
         return named, [
-            *(wanted, most),
+            *(needed, most),
             "1" if counts and query.count and query.is_range else "",
             "1" if self.needs_guards else "",
             *(self._low, every.low, every.high),
@@ -222,8 +228,8 @@ class _Cursor:
 
 def _merge(cursors: Sequence[_Cursor]) -> list[Picked]:
     """Take the rows that no later one of any shard can precede, in order."""
-    frontier = min((one.cluster for one in cursors if not one.is_done), default=None)
-    ready = [row for one in cursors for row in _take_upto(one.rows, frontier)]
+    frontier = min((cursor.cluster for cursor in cursors if not cursor.is_done), default=None)
+    ready = [row for cursor in cursors for row in _take_upto(cursor.rows, frontier)]
     return ready if len(cursors) == 1 else sorted(ready, key=_ORDER)
 
 

@@ -58,44 +58,44 @@ class PointReads:
             redis.exceptions.RedisError: the store is away.
         """
         while True:
-            wanted = self._wanted
-            if wanted is None or len(wanted) >= MOST:
+            reads = self._wanted
+            if reads is None or len(reads) >= MOST:
                 return await self._ask(place)
             answer: asyncio.Future[Row] = asyncio.get_running_loop().create_future()
-            wanted.setdefault(place, []).append(answer)
+            reads.setdefault(place, []).append(answer)
             with suppress(_Again):
                 return await answer
 
     async def _ask(self, place: Place) -> Row:
-        wanted: dict[Place, list[asyncio.Future[Row]]] = {place: []}
+        reads: dict[Place, list[asyncio.Future[Row]]] = {place: []}
         try:
-            await self._gather(wanted)
+            await self._gather(reads)
             with cancellable():  # redis-py sends under asyncio.wait_for
-                rows = await read_rows(self._redis, list(wanted))
+                rows = await read_rows(self._redis, list(reads))
         except BaseException as e:
-            for answer in _open(wanted):
+            for answer in _open(reads):
                 # A copy for each: a traceback grows with every frame that lets it through.
                 answer.set_exception(copy.copy(e) if isinstance(e, Exception) else _Again())
             raise
-        for answers, row in zip(wanted.values(), rows, strict=True):
+        for answers, row in zip(reads.values(), rows, strict=True):
             for answer in answers:
                 if not answer.done():  # its task may have been cancelled
                     answer.set_result(row)
         return rows[0]
 
-    async def _gather(self, wanted: dict[Place, list[asyncio.Future[Row]]]) -> None:
+    async def _gather(self, reads: dict[Place, list[asyncio.Future[Row]]]) -> None:
         """Let other tasks add reads for one turn of the loop."""
-        self._wanted = wanted
+        self._wanted = reads
         try:
             await asyncio.sleep(0)
         finally:
-            if self._wanted is wanted:  # else it was full, and another task collects
+            if self._wanted is reads:  # else it was full, and another task collects
                 self._wanted = None
 
 
-def _open(wanted: Mapping[Place, Sequence[asyncio.Future[Row]]]) -> list[asyncio.Future[Row]]:
+def _open(reads: Mapping[Place, Sequence[asyncio.Future[Row]]]) -> list[asyncio.Future[Row]]:
     """The futures that nobody has answered."""
-    return [one for answers in wanted.values() for one in answers if not one.done()]
+    return [answer for answers in reads.values() for answer in answers if not answer.done()]
 
 
 async def read_rows(redis: Redis, places: Sequence[Place]) -> list[Row]:
@@ -110,10 +110,10 @@ async def read_rows(redis: Redis, places: Sequence[Place]) -> list[Row]:
     if len(shards) == 1:
         return await _read_shard(redis, places)
     parts = [[places[at] for at in numbers] for numbers in shards.values()]
-    found = await asyncio.gather(*(_read_shard(redis, part) for part in parts))
+    answers = await asyncio.gather(*(_read_shard(redis, portion) for portion in parts))
     rows: list[Row] = [(None, None)] * len(places)
-    for numbers, part in zip(shards.values(), found, strict=True):
-        for at, row in zip(numbers, part, strict=True):
+    for numbers, shard_rows in zip(shards.values(), answers, strict=True):
+        for at, row in zip(numbers, shard_rows, strict=True):
             rows[at] = row
     return rows
 

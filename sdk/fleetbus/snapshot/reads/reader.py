@@ -89,8 +89,8 @@ class SnapshotReader:
         None does not prove absence unless the resource is synced (rules P14, R1).
         """
         bodies = self._keys.bodies(cluster, resource)
-        found = await self._fetch(cluster, resource, bodies, [member_of(namespace, name)])
-        return next((entry for guard, entry in found if guard.is_live), None)
+        pairs = await self._fetch(cluster, resource, bodies, [member_of(namespace, name)])
+        return next((entry for guard, entry in pairs if guard.is_live), None)
 
     async def get_with_freshness(
         self, cluster: str, resource: str, namespace: str, name: str
@@ -128,10 +128,10 @@ class SnapshotReader:
         """
         members = [member_of(namespace, name) for namespace, name in names]
         bodies = self._keys.bodies(cluster, resource)
-        found = await self._fetch(cluster, resource, bodies, members)
+        pairs = await self._fetch(cluster, resource, bodies, members)
         return {
             (entry.namespace, entry.name): KnownObject(entry, guard.is_live)
-            for guard, entry in found
+            for guard, entry in pairs
         }
 
     async def versions(
@@ -174,9 +174,9 @@ class SnapshotReader:
             for name, scope in scopes.items():
                 if not namespace or scope.namespace in {"", namespace}:
                     pipe.hmget(self._keys.epochs(cluster, resource, name), "incarnation", "floor")
-            held = cast("list[list[bytes | None]]", await pipe.execute())
-        floors = [(int(of), floor.decode()) for of, floor in held if of and floor]
-        return max(floors, key=lambda one: (one[0], version_key(one[1])), default=None)
+            values = cast("list[list[bytes | None]]", await pipe.execute())
+        floors = [(int(of), floor.decode()) for of, floor in values if of and floor]
+        return max(floors, key=lambda pair: (pair[0], version_key(pair[1])), default=None)
 
     async def highest_incarnation(self, cluster: str, resource: str) -> int:
         """Read the highest incarnation number that was applied for a resource; 0 for none (P2)."""
@@ -186,8 +186,8 @@ class SnapshotReader:
         async with self._redis.pipeline(transaction=False) as pipe:
             for scope in {"", *(record.scopes if record is not None else ())}:
                 pipe.hget(self._keys.epochs(cluster, resource, scope), "incarnation")
-            held = cast("list[bytes | None]", await pipe.execute())
-        return max(int(number or 0) for number in held)
+            numbers = cast("list[bytes | None]", await pipe.execute())
+        return max(int(number or 0) for number in numbers)
 
     async def body(self, cluster: str, resource: str, namespace: str, name: str) -> bytes | None:
         """Read the JSON of one object with one command; for reconcilers.
@@ -195,16 +195,16 @@ class SnapshotReader:
         None if the snapshot does not hold the object, or not its body: `get` tells which.
         """
         bodies = self._keys.bodies(cluster, resource)
-        found = await cast("Any", self._redis.hget(bodies, object_key(namespace, name)))
-        return cast("bytes | None", found) or None
+        raw = await cast("Any", self._redis.hget(bodies, object_key(namespace, name)))
+        return cast("bytes | None", raw) or None
 
     async def get_deleted(
         self, cluster: str, resource: str, namespace: str, name: str
     ) -> Entry | None:
         """Read the last state of a deleted object whose tombstone still exists (rule P3)."""
         bodies = self._keys.tombstones(cluster, resource)
-        found = await self._fetch(cluster, resource, bodies, [member_of(namespace, name)])
-        return next((entry for guard, entry in found if not guard.is_live), None)
+        pairs = await self._fetch(cluster, resource, bodies, [member_of(namespace, name)])
+        return next((entry for guard, entry in pairs if not guard.is_live), None)
 
     async def list(self, query: ListQuery) -> Page:
         """Read one page of a list.
@@ -245,8 +245,8 @@ class SnapshotReader:
         async with self._redis.pipeline(transaction=False) as pipe:
             for name in clusters:
                 pipe.smembers(self._keys.labels(name, resource, UNKNOWN))
-            found = cast("list[set[bytes]]", await pipe.execute())
-        pairs = zip(clusters, found, strict=True)
+            member_sets = cast("list[set[bytes]]", await pipe.execute())
+        pairs = zip(clusters, member_sets, strict=True)
         rows = [Picked(name, key, 0) for name, members in pairs for key in sorted(members)]
         return await self._fetch_rows(resource, rows)
 
@@ -283,9 +283,9 @@ class SnapshotReader:
         Raises:
             redis.exceptions.RedisError: no shard answers.
         """
-        found = await self._ask_shards(cast("Any", self._redis.hvals), self._keys.clusters)
-        away = frozenset(range(self._keys.shards)) - found.keys()
-        return AvailableClusters(_decode_clusters(found.values()), away, self._keys)
+        answers = await self._ask_shards(cast("Any", self._redis.hvals), self._keys.clusters)
+        away = frozenset(range(self._keys.shards)) - answers.keys()
+        return AvailableClusters(_decode_clusters(answers.values()), away, self._keys)
 
     async def cluster(self, name: str) -> ClusterRecord | None:
         """Read the record of one cluster; None if it is not in the fleet."""
@@ -296,9 +296,9 @@ class SnapshotReader:
         """Read the resource records of a cluster, or of one API group there, by key."""
         key = self._keys.resources(cluster)
         fields: list[bytes] = await cast("Any", self._redis.hkeys(key)) if group else []
-        named = [one for one in fields if one.startswith(f"{group}/".encode())]
-        found = self._redis.hmget(key, named or [""]) if group else self._redis.hvals(key)
-        raw = [_resource_decoder.decode(one) for one in await cast("Any", found) if one]
+        named = [field for field in fields if field.startswith(f"{group}/".encode())]
+        reading = self._redis.hmget(key, named or [""]) if group else self._redis.hvals(key)
+        raw = [_resource_decoder.decode(value) for value in await cast("Any", reading) if value]
         return sorted(raw, key=lambda record: record.key)
 
     def resource_types(
@@ -342,10 +342,10 @@ class SnapshotReader:
             for shard, names in shards.items()
             for start in range(0, len(names), _EVALUATED)
         ]
-        found: dict[str, Freshness] = {}
-        for part in await asyncio.gather(*parts):
-            found.update(part)
-        return found
+        states: dict[str, Freshness] = {}
+        for portion in await asyncio.gather(*parts):
+            states.update(portion)
+        return states
 
     async def _freshness(
         self, shard: int, names: Sequence[str], resource: str, namespace: str, at: datetime
@@ -375,9 +375,9 @@ class SnapshotReader:
             WrongShards: the snapshot was set up with another number of shards.
         """
         names = map(self._keys.generation, range(self._keys.shards))
-        found = await asyncio.gather(*map(cast("Any", self._redis.get), names))
-        held = [check_generation(raw, self._keys) for raw in found if raw is not None]
-        return ",".join(held) if len(held) == self._keys.shards else None
+        values = await asyncio.gather(*map(cast("Any", self._redis.get), names))
+        generations = [check_generation(raw, self._keys) for raw in values if raw is not None]
+        return ",".join(generations) if len(generations) == self._keys.shards else None
 
     async def empty_shards(self) -> set[int]:
         """The shards that were emptied, or never set up, as far as they answer (rule P13).
@@ -386,11 +386,11 @@ class SnapshotReader:
             WrongShards: the snapshot was set up with another number of shards.
             redis.exceptions.RedisError: no shard answers.
         """
-        found = await self._ask_shards(self._redis.get, self._keys.generation)
-        for raw in found.values():
+        answers = await self._ask_shards(self._redis.get, self._keys.generation)
+        for raw in answers.values():
             if raw is not None:
                 check_generation(raw, self._keys)
-        return {shard for shard, raw in found.items() if raw is None}
+        return {shard for shard, raw in answers.items() if raw is None}
 
     async def probe(self, shard: int) -> None:
         """Ask a shard anything; raises while its server is away."""
@@ -402,17 +402,17 @@ class SnapshotReader:
         """The answers of the shards that answer; raises if none does."""
         shards = range(self._keys.shards)
         answers = await asyncio.gather(*map(command, map(key, shards)), return_exceptions=True)
-        found = {
+        by_shard = {
             shard: answer
             for shard, answer in zip(shards, answers, strict=True)
             if not isinstance(answer, BaseException)
         }
         for answer in answers:
             if isinstance(answer, BaseException) and not (
-                found and isinstance(answer, (RedisError, OSError))
+                by_shard and isinstance(answer, (RedisError, OSError))
             ):
                 raise answer
-        return found
+        return by_shard
 
     async def version(self) -> int:
         """Read the resourceVersion of the whole snapshot (rule A5).
@@ -430,8 +430,8 @@ class SnapshotReader:
         """Read the objects of picked keys, without those that are gone."""
         entries: list[Entry] = []
         for chunk in split_rows(rows):
-            found = await read_rows(self._redis, [*place_rows(self._keys, resource, chunk)])
-            for row, (raw, body) in zip(chunk, found, strict=True):
+            values = await read_rows(self._redis, [*place_rows(self._keys, resource, chunk)])
+            for row, (raw, body) in zip(chunk, values, strict=True):
                 guard = _maybe_guard(raw)
                 if guard is not None and guard.is_live:
                     entries.append(make_entry(row.cluster, row.key, guard, body or b""))
@@ -448,12 +448,12 @@ class SnapshotReader:
             rows = [await self._points.get(places[0])]
         else:
             rows = await read_rows(self._redis, places)
-        found: list[tuple[Guard, Entry]] = []
+        pairs: list[tuple[Guard, Entry]] = []
         for key, (raw, body) in zip(members, rows, strict=True):
             if raw is not None:
                 guard = read_guard(raw)
-                found.append((guard, make_entry(cluster, key, guard, body or b"")))
-        return found
+                pairs.append((guard, make_entry(cluster, key, guard, body or b"")))
+        return pairs
 
 
 def _decode_clusters(hashes: Iterable[Iterable[bytes]]) -> list[ClusterRecord]:

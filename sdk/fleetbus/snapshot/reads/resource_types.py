@@ -33,7 +33,7 @@ async def read_resource_types(
     shared: dict[tuple[str, str, str, str, bool], ResourceType] = {}
     async for name, values in _read_values(redis, keys, clusters):
         types = [_share(_type_decoder.decode(raw), shared) for raw in values]
-        yield name, {one.key: one for one in types}
+        yield name, {resource_type.key: resource_type for resource_type in types}
 
 
 async def read_resource_records(
@@ -56,14 +56,20 @@ async def _read_values(
             async with redis.pipeline(transaction=False) as pipe:
                 for name in chunk:
                     pipe.hvals(keys.resources(name))
-                found = cast("list[list[bytes]]", await pipe.execute())
-            for pair in zip(chunk, found, strict=True):
+                answers = cast("list[list[bytes]]", await pipe.execute())
+            for pair in zip(chunk, answers, strict=True):
                 yield pair
 
 
 def _share(
-    found: ResourceType, shared: dict[tuple[str, str, str, str, bool], ResourceType]
+    resource_type: ResourceType, shared: dict[tuple[str, str, str, str, bool], ResourceType]
 ) -> ResourceType:
-    place = (found.group, found.version, found.plural, found.kind, found.namespaced)
-    held = shared.setdefault(place, found)
-    return held if held.definition == found.definition else found
+    place = (
+        resource_type.group,
+        resource_type.version,
+        resource_type.plural,
+        resource_type.kind,
+        resource_type.namespaced,
+    )
+    first = shared.setdefault(place, resource_type)
+    return first if first.definition == resource_type.definition else resource_type

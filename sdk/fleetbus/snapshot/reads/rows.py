@@ -63,12 +63,12 @@ class RowReads:
             members: the keys; those beyond `MOST_ROWS` are left out.
             most_bytes: no further body is read when those so far have reached it.
         """
-        asked = members[:MOST_ROWS]
+        chunk = members[:MOST_ROWS]
         names = [self._keys.guards(cluster, resource), self._keys.bodies(cluster, resource)]
-        found = cast("list[bytes | None]", await self._read(keys=names, args=[most_bytes, *asked]))
+        values = cast("list[bytes | None]", await self._read(keys=names, args=[most_bytes, *chunk]))
         return [
             StoredRow(key, None if guard is None else read_guard(guard), body or b"")
-            for key, guard, body in zip(asked, found[::2], found[1::2], strict=False)
+            for key, guard, body in zip(chunk, values[::2], values[1::2], strict=False)
         ]
 
     async def count_candidates(self, query: ListQuery, *, most: int) -> int:

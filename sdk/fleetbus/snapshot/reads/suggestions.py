@@ -79,11 +79,11 @@ class WatchedResources:
         Raises:
             redis.exceptions.RedisError: the store is away.
         """
-        known = await self.keys()
-        if not known or resource.key in known:
+        keys = await self.keys()
+        if not keys or resource.key in keys:
             return None
         if resource not in self._suggestions:
-            self._suggestions[resource] = await self._look_near(resource, known)
+            self._suggestions[resource] = await self._look_near(resource, keys)
         return self._suggestions[resource]
 
     async def _read(self) -> dict[str, str]:
@@ -95,14 +95,14 @@ class WatchedResources:
         async with self._redis.pipeline(transaction=False) as pipe:
             for cluster in clusters:
                 pipe.hkeys(self._keys.resources(cluster))
-            found: list[list[bytes]] = await pipe.execute() if clusters else []
-        pairs = zip(clusters, found, strict=True)
-        return {key.decode(): cluster for cluster, held in pairs for key in held}
+            key_lists: list[list[bytes]] = await pipe.execute() if clusters else []
+        pairs = zip(clusters, key_lists, strict=True)
+        return {key.decode(): cluster for cluster, resource_keys in pairs for key in resource_keys}
 
-    async def _look_near(self, resource: Resource, known: frozenset[str]) -> Suggestion:
+    async def _look_near(self, resource: Resource, keys: frozenset[str]) -> Suggestion:
         if how := how_to_watch([ResourceName(*resource)]):
             return Suggestion("", how)
-        key = suggest_resource(resource, known)
+        key = suggest_resource(resource, keys)
         cluster = self._clusters.get(key)
         if cluster is None:
             return Suggestion("", _LEFT_OUT)

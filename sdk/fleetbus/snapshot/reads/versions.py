@@ -68,14 +68,16 @@ class Versions:
         if keys.shards == 1:  # its counter is the version
             raw: Any = await self._redis.mget(keys.generation(0), keys.counter(0))
             return Version(check_generation(raw[0], keys), int(raw[1] or 0))
-        found = await self._close_all(range(keys.shards), 0)
-        highest = max(found.values(), key=attrgetter("number"))
+        versions = await self._close_all(range(keys.shards), 0)
+        highest = max(versions.values(), key=attrgetter("number"))
         # The clocks of the others will not pass a version that is ahead of its own clock soon.
         spread = 0 if highest.is_ahead else _SPREAD
-        if behind := [at for at, one in found.items() if one.number < highest.number - spread]:
-            found |= await self._close_all(behind, highest.number)
-        generations = ",".join(found[shard].generation for shard in range(keys.shards))
-        return Version(generations, min(one.number for one in found.values()))
+        if behind := [
+            at for at, version in versions.items() if version.number < highest.number - spread
+        ]:
+            versions |= await self._close_all(behind, highest.number)
+        generations = ",".join(versions[shard].generation for shard in range(keys.shards))
+        return Version(generations, min(version.number for version in versions.values()))
 
     async def _close_all(self, shards: Iterable[int], least: int) -> dict[int, _Closed]:
         numbers = list(shards)

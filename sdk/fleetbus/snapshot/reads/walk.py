@@ -39,12 +39,12 @@ async def walk_members(
     low = bounds.low
     while True:
         raw = await redis.zrangebylex(zset, low, bounds.high, start=0, num=chunk)
-        found = cast("list[bytes]", raw)
-        if found:
-            yield found
-        if len(found) < chunk:
+        members = cast("list[bytes]", raw)
+        if members:
+            yield members
+        if len(members) < chunk:
             return
-        low = b"(" + found[-1]
+        low = b"(" + members[-1]
 
 
 async def scan_hash(
@@ -53,8 +53,8 @@ async def scan_hash(
     """Yield the fields of a HASH in batches; some may come twice, or change meanwhile."""
     cursor = -1
     while cursor:
-        cursor, found = cast(
+        cursor, fields = cast(
             "tuple[int, dict[bytes, bytes]]",
             await redis.hscan(name, max(cursor, 0), match=match, count=chunk),
         )
-        yield found
+        yield fields

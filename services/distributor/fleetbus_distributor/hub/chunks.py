@@ -76,7 +76,7 @@ class ChunkStore:
         status = cast("Mapping[str, Any]", resource.get("status") or {})
         namespace = str(resource["metadata"]["namespace"])
         cache = self._known if from_cache else None
-        parts = await read_parts(hub, namespace, status, known=cache)
+        parts = await read_parts(hub, namespace, status, cached=cache)
         for ref, part in zip(refs_of(status), parts, strict=True):
             self._keep(ref, part)
         return parts
