@@ -22,46 +22,46 @@ async def copy(request: fleetbus.Request, fleet: fleetbus.Fleet) -> None:
     # Both are read from their API servers: nothing is deleted because a cache lacks it.
     source = await fleet.cluster(SOURCE).live.get(DEPLOYMENTS, NAMESPACE, request.name)
     target = fleet.cluster(DESTINATION)
-    found = await target.live.get(DEPLOYMENTS, NAMESPACE, request.name)
+    existing = await target.live.get(DEPLOYMENTS, NAMESPACE, request.name)
     if source is None:
-        await remove(target, found)
-    elif found is None:
+        await remove(target, existing)
+    elif existing is None:
         await target.create(DEPLOYMENTS, marked_copy(source))
-    elif not fleetbus.is_owned_by(found, source["metadata"]["uid"]):
-        await replace_or_refuse(target, source, found)
-    elif found["spec"] != source["spec"]:
-        await target.update(DEPLOYMENTS, found | {"spec": source["spec"]})
+    elif not fleetbus.is_owned_by(existing, source["metadata"]["uid"]):
+        await replace_or_refuse(target, source, existing)
+    elif existing["spec"] != source["spec"]:
+        await target.update(DEPLOYMENTS, existing | {"spec": source["spec"]})
 
 
-async def remove(target: fleetbus.Cluster, found: fleetbus.Object | None) -> None:
-    if found and is_ours(found):
-        uid = found["metadata"]["uid"]
-        await target.delete(DEPLOYMENTS, NAMESPACE, found["metadata"]["name"], uid=uid)
+async def remove(target: fleetbus.Cluster, obj: fleetbus.Object | None) -> None:
+    if obj and is_ours(obj):
+        uid = obj["metadata"]["uid"]
+        await target.delete(DEPLOYMENTS, NAMESPACE, obj["metadata"]["name"], uid=uid)
 
 
 async def replace_or_refuse(
-    target: fleetbus.Cluster, source: fleetbus.Object, found: fleetbus.Object
+    target: fleetbus.Cluster, source: fleetbus.Object, obj: fleetbus.Object
 ) -> None:
     """The copy of a former source of this name goes; a stranger stays, and is reported."""
-    name = found["metadata"]["name"]
-    if not is_ours(found):
+    name = obj["metadata"]["name"]
+    if not is_ours(obj):
         raise fleetbus.TerminalError(f"{target.name}: {NAMESPACE}/{name} exists and is not ours")
-    await remove(target, found)
+    await remove(target, obj)
     await target.create(DEPLOYMENTS, marked_copy(source))
 
 
-def is_ours(found: fleetbus.Object) -> bool:
+def is_ours(obj: fleetbus.Object) -> bool:
     try:
-        owner = fleetbus.owner_of(found)
+        owner = fleetbus.owner_of(obj)
     except fleetbus.MalformedOwner as error:
-        name = found["metadata"]["name"]
+        name = obj["metadata"]["name"]
         raise fleetbus.TerminalError(f"{DESTINATION}: {NAMESPACE}/{name}: {error}") from error
     return owner is not None and owner.cluster_name == SOURCE and owner.kind == "Deployment"
 
 
 def marked_copy(source: fleetbus.Object) -> fleetbus.Object:
-    kept = {key: source["metadata"][key] for key in ("name", "namespace")}
-    metadata = kept | {"labels": source["metadata"].get("labels", {})}
+    identity = {key: source["metadata"][key] for key in ("name", "namespace")}
+    metadata = identity | {"labels": source["metadata"].get("labels", {})}
     copy = source | {"metadata": metadata}
     copy.pop("status", None)
     return fleetbus.own(copy, source, SOURCE)

@@ -11,13 +11,13 @@ feeder.watch(MAPS)
 @feeder.reconcile
 async def feed(request: fleetbus.Request, fleet: fleetbus.Fleet) -> None:
     cluster = fleet.cluster(request.cluster)
-    found = await cluster.get(MAPS, request.namespace, request.name)
-    if found is None:
+    config_map = await cluster.get(MAPS, request.namespace, request.name)
+    if config_map is None:
         return
     await cluster.event(
-        found, reason="ConfigMapFound", message=f"found {request.name} in {cluster.name}"
+        config_map, reason="ConfigMapFound", message=f"found {request.name} in {cluster.name}"
     )
-    if found["metadata"].get("labels", {}).get("type") == "animal":
+    if config_map["metadata"].get("labels", {}).get("type") == "animal":
         # Not sent while it changes nothing, so a fed animal costs no request.
         change = {"data": {"stomach": "food"}}
         await cluster.patch(MAPS, request.namespace, request.name, change)

@@ -26,12 +26,12 @@ async def test_the_example_feeds_the_animals_of_every_cluster_and_greets_all(
         rig.clusters[cluster].create(MAPS, {"metadata": metadata}, "default")
 
     def seen(cluster: str) -> dict[str, str]:
-        found = rig.clusters[cluster].list("v1/events", "default")
-        return {one["involvedObject"]["name"]: one["message"] for one in found}
+        events = rig.clusters[cluster].list("v1/events", "default")
+        return {event["involvedObject"]["name"]: event["message"] for event in events}
 
     def data(cluster: str, name: str) -> dict[str, Any] | None:
-        found = rig.clusters[cluster].get(MAPS, "default", name)
-        return found and found.get("data")
+        config_map = rig.clusters[cluster].get(MAPS, "default", name)
+        return config_map and config_map.get("data")
 
     await eventually(lambda: data("zoo", "lion") == {"stomach": "food"}, WITHIN)
     await eventually(lambda: seen("zoo").get("lion") == "found lion in zoo", WITHIN)

@@ -23,11 +23,11 @@ async def test_the_example_greets_every_pod_of_every_cluster_and_sees_it_go(
     rig.start_reconciler(*load_controllers([str(CONTROLLER)]))
     rig.start_watcher("cluster1")
     rig.start_watcher("cluster2")
-    said: list[str] = []
+    outputs: list[str] = []
 
     def has_said(line: str) -> bool:
-        said.append(capfd.readouterr().out)
-        return line in "".join(said)
+        outputs.append(capfd.readouterr().out)
+        return line in "".join(outputs)
 
     await eventually(lambda: has_said("cluster1 / default / one: Pending"), timedelta(seconds=10))
     await eventually(lambda: has_said("cluster2 / default / two: Pending"), timedelta(seconds=10))

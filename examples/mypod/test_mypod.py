@@ -65,16 +65,16 @@ async def test_the_example_is_applied_repaired_and_taken_away(
     t2.delete(PODS, "default", "multicluster-pod", grace=0)
 
     def is_back() -> bool:
-        found = pod(rig, "t2")
-        return found is not None and found["metadata"]["uid"] != first["metadata"]["uid"]
+        current = pod(rig, "t2")
+        return current is not None and current["metadata"]["uid"] != first["metadata"]["uid"]
 
     await eventually(is_back, within=WITHIN)
     name = "multiclusterresource-configmap"
     t2.patch(MAPS, "default", name, {"data": {"example.property.1": "changed"}})
 
     def is_restored() -> bool:
-        found = t2.get(MAPS, "default", name)
-        return found is not None and found["data"]["example.property.1"] == "hello"
+        config_map = t2.get(MAPS, "default", name)
+        return config_map is not None and config_map["data"]["example.property.1"] == "hello"
 
     await eventually(is_restored, within=WITHIN)
 

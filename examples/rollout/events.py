@@ -27,8 +27,8 @@ async def read(client: Client, subject: str) -> AsyncGenerator[Msg]:
     """Yield what is stored, then what comes."""
     stream = client.jetstream()
     if not DURABLE:  # from the beginning of the stream, each time
-        found = await stream.subscribe(subject, stream=STREAM, ordered_consumer=True)
-        async for message in found.messages:
+        subscription = await stream.subscribe(subject, stream=STREAM, ordered_consumer=True)
+        async for message in subscription.messages:
             yield message
         return
     bound = await stream.pull_subscribe_bind(durable=DURABLE, stream=STREAM)
@@ -46,9 +46,11 @@ async def follow(subject: str):
             where = event.get("cluster", event.get("wave", "-"))
             name = f"{event['namespace']}/{event['name']}"
             print(event["event"], name, where, event.get("message", ""), flush=True)
-            for one in event.get("objects", []):
-                field = "".join(f" {one[part]}" for part in ("field", "manager") if part in one)
-                print("   ", one["object"] + field, flush=True)
+            for affected in event.get("objects", []):
+                field = "".join(
+                    f" {affected[key]}" for key in ("field", "manager") if key in affected
+                )
+                print("   ", affected["object"] + field, flush=True)
 
 
 if __name__ == "__main__":

@@ -41,13 +41,13 @@ async def start(open_rig: Callable[..., Awaitable[Rig]]) -> Rig:
 
 def flags(rig: Rig) -> list[str]:
     """The flag on eu1 and on us1; "" where there is none."""
-    found = [rig.clusters[name].get(MAPS, "default", "flags") for name in ("eu1", "us1")]
-    return [one["data"]["checkout"] if one else "" for one in found]
+    config_maps = [rig.clusters[name].get(MAPS, "default", "flags") for name in ("eu1", "us1")]
+    return [config_map["data"]["checkout"] if config_map else "" for config_map in config_maps]
 
 
 def rollout(rig: Rig) -> dict[str, Any]:
-    found = rig.clusters[HUB].get(RESOURCE, "default", "flags") or {}
-    return found.get("status", {}).get("rollout", {"phase": "", "revision": 0})
+    resource = rig.clusters[HUB].get(RESOURCE, "default", "flags") or {}
+    return resource.get("status", {}).get("rollout", {"phase": "", "revision": 0})
 
 
 async def vote(rig: Rig, *words: str) -> None:

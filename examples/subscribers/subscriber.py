@@ -84,8 +84,8 @@ async def read(connection: Client) -> AsyncGenerator[Msg]:
     """Yield messages until the connection ends."""
     stream = connection.jetstream()
     if not DURABLE:  # from the beginning of the stream, each time
-        found = await stream.subscribe(FILTER, stream=STREAM, ordered_consumer=True)
-        async for message in found.messages:
+        subscription = await stream.subscribe(FILTER, stream=STREAM, ordered_consumer=True)
+        async for message in subscription.messages:
             yield message
         return
     bound = await stream.pull_subscribe_bind(durable=DURABLE, stream=STREAM)
@@ -122,7 +122,9 @@ async def follow(connection: Client, newest: dict[tuple[str, ...], Any]):
             # Rights are given by subject: whoever wrote this has none for that cluster.
             print("skipped", message.subject, file=sys.stderr)
             continue
-        place = tuple(event[part] for part in ("cluster", "group", "resource", "namespace", "name"))
+        place = tuple(
+            event[field] for field in ("cluster", "group", "resource", "namespace", "name")
+        )
         if order_of(event) <= newest.get(place, (0, 0, "")):
             continue  # a repeat, or a late arrival
         newest[place] = order_of(event)

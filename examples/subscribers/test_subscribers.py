@@ -55,10 +55,10 @@ async def test_the_python_subscriber_prints_each_change_once_in_order(nats: Clie
     await nats.jetstream().publish("fleetbus.events.eu1.a.b.c.d.added", b"?")  # of no format
     await _tell(nats, cluster="us1", verb=Verb.DELETED, resource_version="1")  # filtered out
     forged = event(cluster="us1", verb=Verb.DELETED)
-    own = "fleetbus.events.eu1.apps.deployments.prod.web.deleted"
+    forged_subject = "fleetbus.events.eu1.apps.deployments.prod.web.deleted"
     forged_headers = headers.build(forged, MESSAGE_KEY)
     # by eu1, about us1
-    await nats.jetstream().publish(own, codec.encode(forged), headers=forged_headers)
+    await nats.jetstream().publish(forged_subject, codec.encode(forged), headers=forged_headers)
     await _tell(nats, verb=Verb.DELETED, resource_version="101")
     process = await start_subscriber("fleetbus.events.eu1.>", env={"NATS_URL": nats_url})
     assert process.stdout is not None
@@ -67,13 +67,15 @@ async def test_the_python_subscriber_prints_each_change_once_in_order(nats: Clie
             lines = [(await process.stdout.readline()).decode().strip() for _ in range(3)]
     finally:
         process.kill()
-        _, said = await process.communicate()
+        _, errors = await process.communicate()
     assert lines == [
         "added eu1 apps deployments prod web 99",
         "modified eu1 apps deployments prod web 100",
         "deleted eu1 apps deployments prod web 101",
     ]
-    assert said.decode() == f"skipped fleetbus.events.eu1.a.b.c.d.added\nskipped {own}\n"
+    assert (
+        errors.decode() == f"skipped fleetbus.events.eu1.a.b.c.d.added\nskipped {forged_subject}\n"
+    )
 
 
 @pytest.mark.parametrize("is_there_first", [False, True])
@@ -83,8 +85,8 @@ async def test_the_python_subscriber_says_in_one_line_that_nats_is_away_and_ends
     async with contextlib.AsyncExitStack() as server:
         url = "nats://127.0.0.1:1"
         if is_there_first:
-            found = await server.enter_async_context(nats_server(store_dir=tmp_path))
-            url = found.url
+            first_server = await server.enter_async_context(nats_server(store_dir=tmp_path))
+            url = first_server.url
             client = Client()
             await client.connect(url)
             await client.jetstream().add_stream(
@@ -100,14 +102,14 @@ async def test_the_python_subscriber_says_in_one_line_that_nats_is_away_and_ends
                 if is_there_first:
                     await process.stdout.readline()
                     await server.aclose()
-                said = [(await process.stderr.readline()).decode()]
+                lines = [(await process.stderr.readline()).decode()]
                 process.send_signal(signal.SIGINT)
-                rest = (await process.communicate())[1].decode()
+                remainder = (await process.communicate())[1].decode()
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-    said += rest.splitlines()
-    assert [line[:17] for line in said] == ["waiting for NATS:"]
+    lines += remainder.splitlines()
+    assert [line[:17] for line in lines] == ["waiting for NATS:"]
     assert process.returncode == 0
 
 
@@ -117,8 +119,8 @@ async def test_the_python_subscriber_says_in_one_line_that_nats_is_away_and_ends
 def test_the_others_are_well_formed(command: list[str]):
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed")
-    found = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False)
-    assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
+    result = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
 RIGHTS = """
@@ -158,7 +160,7 @@ async def test_the_python_subscriber_goes_on_with_a_rotated_password_and_only_it
                 first = (await process.stdout.readline()).decode()
                 server.configure(RIGHTS.replace("WORD", "two"))
                 server.reload()
-                said = (await process.stderr.readline()).decode()
+                error_line = (await process.stderr.readline()).decode()
                 await _tell(admin, verb=Verb.MODIFIED, resource_version="100")
                 password.write_text("two\n")
                 second = (await process.stdout.readline()).decode()
@@ -167,5 +169,5 @@ async def test_the_python_subscriber_goes_on_with_a_rotated_password_and_only_it
             await process.communicate()
             await admin.close()
     assert first == "added eu1 apps deployments prod web 99\n"
-    assert said.startswith("waiting for NATS:")
+    assert error_line.startswith("waiting for NATS:")
     assert second == "modified eu1 apps deployments prod web 100\n"

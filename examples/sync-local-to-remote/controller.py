@@ -36,8 +36,8 @@ sync.watch(
 )
 
 
-def is_marked(found: fleetbus.Object | None) -> bool:
-    labels: fleetbus.Object = (found["metadata"].get("labels") if found else None) or {}
+def is_marked(config_map: fleetbus.Object | None) -> bool:
+    labels: fleetbus.Object = (config_map["metadata"].get("labels") if config_map else None) or {}
     return labels.get(LABEL) == VALUE
 
 
@@ -56,11 +56,11 @@ async def push_to(
     """Bring one member in line; False if that failed, which stops no other."""
     try:
         member = fleet.cluster(name)
-        found = await member.live.get(MAPS, request.namespace, request.name)
+        config_map = await member.live.get(MAPS, request.namespace, request.name)
         if source is not None:
-            await make(member, found, source)
-        elif found is not None and is_marked(found):
-            uid = found["metadata"]["uid"]
+            await make(member, config_map, source)
+        elif config_map is not None and is_marked(config_map):
+            uid = config_map["metadata"]["uid"]
             await member.delete(MAPS, request.namespace, request.name, uid=uid)
     except (fleetbus.KubeError, fleetbus.NotEngaged, fleetbus.ClusterNotFound) as error:
         log.warning("%s is not in line yet: %s", name, error)
@@ -69,16 +69,18 @@ async def push_to(
 
 
 async def make(
-    member: fleetbus.Cluster, found: fleetbus.Object | None, source: fleetbus.Object
+    member: fleetbus.Cluster, config_map: fleetbus.Object | None, source: fleetbus.Object
 ) -> None:
     content: fleetbus.Object = {key: source.get(key) or {} for key in ("data", "binaryData")}
-    if found is None:
+    if config_map is None:
         metadata = {key: source["metadata"][key] for key in ("name", "namespace")}
         metadata["labels"] = {LABEL: VALUE}
         copy = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
         await member.create(MAPS, copy | content)
-    elif not is_marked(found) or content != {key: found.get(key) or {} for key in content}:
-        metadata = found["metadata"]
+    elif not is_marked(config_map) or content != {
+        key: config_map.get(key) or {} for key in content
+    }:
+        metadata = config_map["metadata"]
         labels: fleetbus.Object = metadata.get("labels") or {}
         labelled = metadata | {"labels": labels | {LABEL: VALUE}}
-        await member.update(MAPS, found | content | {"metadata": labelled})
+        await member.update(MAPS, config_map | content | {"metadata": labelled})

@@ -23,7 +23,7 @@ testjobs = fleetbus.Children(
 async def jobs(test: fleetbus.Object, cluster: str, fleet: fleetbus.Fleet) -> list[fleetbus.Child]:
     job = job_of(test, cluster)
     # The template of a Job cannot be changed, so a Job is made once and then left alone.
-    return [fleetbus.Child(one.name, job, create_only=True) for one in fleet.clusters()]
+    return [fleetbus.Child(info.name, job, create_only=True) for info in fleet.clusters()]
 
 
 def job_of(test: fleetbus.Object, cluster: str) -> fleetbus.Object:
@@ -63,7 +63,7 @@ def state_of(job: fleetbus.Child) -> str:
         return f"pending: {job.problem}"[:200]
     status: fleetbus.Object = job.object.get("status") or {}
     conditions: list[fleetbus.Object] = status.get("conditions") or []
-    ended = {one["type"] for one in conditions if one.get("status") == "True"}
+    ended = {condition["type"] for condition in conditions if condition.get("status") == "True"}
     return "finished" if "Complete" in ended else "failed" if "Failed" in ended else "running"
 
 
