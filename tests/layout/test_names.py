@@ -1,0 +1,154 @@
+"""Names are nouns and verbs: few locals are pronouns or bare participles.
+
+Of 1,000 bindings (arguments, variables, fields) a member has at most `LIMIT` such names; kopf has
+6. A member that has more is in `CEILINGS`, and its ceiling falls with each name that goes.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[2]
+
+# Instead: what it is. `for pod in pods`, `resources = find_resources()`, `deletion: Held`.
+WORDS: Final = {
+    *("one", "ones", "another", "found", "held", "known", "wanted", "given", "kept", "made", "got"),
+    *("seen", "said", "asked", "shown", "meant", "whole", "rest", "own", "ours"),
+    *("theirs", "it", "that", "these", "those", "they", "what", "which", "thing", "things"),
+}
+LIMIT: Final = 15
+# At most this many, rounded up, until somebody names the things in these members.
+CEILINGS: Final[Mapping[str, int]] = {
+    "services/distributor": 22,
+    "tests": 66,
+}
+SLACK: Final = 5
+_SHOWN: Final = 5
+_SOURCE: Final = """
+def f(found, *ones): ...
+
+class C:
+    held: int
+
+for one in range(3): pass
+names = [it for it in ()]
+if (known := 1): pass
+pick = lambda given: given
+match names:
+    case [first, *rest]: pass
+"""
+_MEMBERS: Final = ("cli", "devfleet", "emulator", "examples", "proto", "sdk", "tests")
+
+
+class Count(NamedTuple):
+    """The bindings of some files, and the names among them that are in `WORDS`, by file."""
+
+    bindings: int
+    names: Mapping[str, Counter[str]]
+
+    @property
+    def per_thousand(self) -> float:
+        return 1_000 * sum(found.total() for found in self.names.values()) / max(1, self.bindings)
+
+    def worst(self) -> str:
+        files = sorted(self.names.items(), key=lambda item: (-item[1].total(), item[0]))
+        return "\n".join(
+            f"{file}: {', '.join(f'{count} {name}' for name, count in names.most_common())}"
+            for file, names in files[:_SHOWN]
+        )
+
+
+def _bindings(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            yield node.name
+
+
+def count_names(sources: Mapping[str, str]) -> Count:
+    bindings, names = 0, dict[str, Counter[str]]()
+    for file, source in sources.items():
+        bound = list(_bindings(source))
+        bindings += len(bound)
+        if fillers := Counter(name for name in bound if name in WORDS):
+            names[file] = fillers
+    return Count(bindings, names)
+
+
+def _members() -> list[str]:
+    services = sorted(file.parent.name for file in ROOT.glob("services/*/pyproject.toml"))
+    return [*_MEMBERS, *(f"services/{name}" for name in services)]
+
+
+def _sources(member: str) -> dict[str, str]:
+    return {
+        str(file.relative_to(ROOT)): file.read_text(encoding="utf-8")
+        for file in sorted((ROOT / member).rglob("*.py"))
+    }
+
+
+def complaint(member: str, count: Count, ceiling: int) -> str:
+    """Say why the names of a member are refused; empty if they are not."""
+    rate = count.per_thousand
+    if rate > ceiling:
+        return (
+            f"{member}: {rate:.1f} of 1,000 names say nothing, at most {ceiling} may: call each"
+            f" after what it is. Most are in\n{count.worst()}"
+        )
+    if ceiling > LIMIT and rate < ceiling - SLACK:
+        return f"{member}: only {rate:.1f} of 1,000 names say nothing: lower its ceiling, {ceiling}"
+    return ""
+
+
+@pytest.mark.parametrize("member", _members())
+def test_few_names_are_pronouns_or_participles(member: str):
+    count = count_names(_sources(member))
+    assert count.bindings, "no file was read"
+    problem = complaint(member, count, CEILINGS.get(member, LIMIT))
+    assert not problem, problem
+
+
+def test_only_members_that_are_not_done_have_a_ceiling_of_their_own():
+    assert set(CEILINGS) <= set(_members())
+    assert {member for member, ceiling in CEILINGS.items() if ceiling <= LIMIT} == set()
+
+
+def test_arguments_variables_and_fields_are_counted():
+    count = count_names({"a.py": _SOURCE, "b.py": "pods = 1"})
+    fillers = {"found", "ones", "held", "one", "it", "known", "given", "rest"}
+    assert count.names == {"a.py": Counter(fillers)}
+    assert count.bindings == len(fillers) + len({"names", "pick", "first", "pods"})
+
+
+@pytest.mark.parametrize(
+    ("names", "ceiling", "start"),
+    [
+        (16, LIMIT, "sdk: 16.0 of 1,000 names say nothing, at most 15 may"),
+        (15, LIMIT, ""),
+        (0, LIMIT, ""),
+        (41, 40, "sdk: 41.0 of 1,000"),
+        (35, 40, ""),
+        (34, 40, "sdk: only 34.0 of 1,000 names say nothing: lower its ceiling, 40"),
+    ],
+)
+def test_more_is_refused_and_a_ceiling_that_is_too_high_as_well(
+    names: int, ceiling: int, start: str
+):
+    count = Count(1_000, {"a.py": Counter(one=names)} if names else {})
+    problem = complaint("sdk", count, ceiling)
+    assert problem.startswith(start) if start else not problem
+
+
+def test_the_files_with_the_most_come_first():
+    sources = {f"{n}.py": "".join(f"one = {i}\n" for i in range(n)) for n in range(1, 8)}
+    worst = count_names(sources).worst()
+    assert worst.splitlines() == [f"{n}.py: {n} one" for n in (7, 6, 5, 4, 3)]
