@@ -28,7 +28,7 @@ from support.stores.snapshot import Source
 Answer = TypeVar("Answer")
 EU = Source(cluster="eu1")
 NAMES = ("a", "b", "c")
-SEEDS = range(200 if FULL else 4)
+SEEDS = range(200 if FULL else 2)
 
 pytestmark = pytest.mark.longer
 
