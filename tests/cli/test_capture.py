@@ -21,7 +21,7 @@ from fleetbus.snapshot.records import ResourceRecord
 from fleetbus_cli.app import app
 from fleetbus_cli.capture.capture import CaptureOptions, capture
 from fleetbus_cli.capture.file import write_capture
-from fleetbus_cli.capture.reading import Capture, is_capture
+from fleetbus_cli.capture.reading import Capture
 from fleetbus_cli.capture.redact import HiddenPath, Redactor
 from fleetbus_cli.main import main
 from fleetbus_cli.unknown import UnknownName
@@ -121,7 +121,6 @@ async def test_a_capture_has_objects_and_events_of_the_chosen_clusters_and_no_se
     events = [one for one in found.events() if one.name == "late"]
     assert [(one.verb, one.object) for one in events] == [("added", entry.body)]
     assert {one.cluster for one in found.events()} == {"a"}
-    assert (found.objects_count, found.events_count) == (len(held), len(list(found.events())))
 
     chosen = options(tmp_path / "cm.gz", resources=["cm"], since="0s")
     await capture(chosen, store=rig.shared.store, nats=None, report=no_report)
@@ -130,7 +129,7 @@ async def test_a_capture_has_objects_and_events_of_the_chosen_clusters_and_no_se
         ("a", "core/configmaps"),
         ("b", "core/configmaps"),
     }
-    assert only.events_count == 0
+    assert not list(only.events())
 
     for wrong, message in (
         ({"clusters": ["c"]}, "cluster 'c' is not in the fleet; known: a, b"),
@@ -314,7 +313,6 @@ def test_a_capture_can_be_read_more_than_once(small: Path) -> None:
     assert found.header.hub == "hub"
     assert (cluster := found.header.cluster("eu1")) is not None
     assert cluster.labels == {"region": "eu"}
-    assert is_capture(small)
 
 
 def _rewritten(path: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:

@@ -59,14 +59,6 @@ def test_short_names_and_singulars_are_resolved(fleet: KnownFleet, text: str, ke
     assert fleet.find(text).key == key
 
 
-def test_a_category_names_all_that_are_in_it(fleet: KnownFleet):
-    assert [one.key for one in fleet.category("all")] == [
-        "apps/deployments", "core/pods", "example.com/widgets",
-    ]  # fmt: skip
-    assert [one.key for one in fleet.category("ours")] == ["example.com/widgets"]
-    assert fleet.category("none") == []
-
-
 def test_an_unknown_short_name_is_refused(fleet: KnownFleet):
     with pytest.raises(NotFoundProblem):
         fleet.find("wdd")

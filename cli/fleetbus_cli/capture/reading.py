@@ -17,7 +17,6 @@ from fleetbus_cli.capture.format import FORMAT, MAX_LINE, VERSION, CapturedObjec
 from fleetbus_proto.events import Event
 
 _T = TypeVar("_T")
-_MAGIC: Final = b"\x1f\x8b"
 _OBJECT: Final = b'{"type":"object.v1"'
 _END: Final = b'{"type":"end.v1"'
 _header = msgspec.json.Decoder(Header)
@@ -41,15 +40,11 @@ class Capture:
     Attributes:
         path: of the file.
         header: the first line.
-        objects_count: the number of objects.
-        events_count: the number of events.
     """
 
-    def __init__(self, path: Path, header: Header, end: End) -> None:
+    def __init__(self, path: Path, header: Header) -> None:
         self.path = path
         self.header = header
-        self.objects_count = end.objects
-        self.events_count = end.events
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -67,7 +62,7 @@ class Capture:
                 end = _decode(path, _end, line)
                 actual = End(objects=objects, events=events, sha256=digest.hexdigest())
                 _check_end(path, end, actual, remainder=next(lines, b""))
-                return cls(path, header.value, end)
+                return cls(path, header.value)
             digest.update(line)
             is_object = line.startswith(_OBJECT)
             objects, events = objects + is_object, events + (not is_object)
@@ -106,15 +101,6 @@ class Capture:
 class _HeaderLine(msgspec.Struct):
     line: bytes
     value: Header
-
-
-def is_capture(path: Path) -> bool:
-    """Whether a file is gzip, as a capture is; a recording of events is not."""
-    try:
-        with path.open("rb") as file:
-            return file.read(len(_MAGIC)) == _MAGIC
-    except OSError:
-        return False
 
 
 def _read_header(path: Path, line: bytes) -> _HeaderLine:

@@ -107,7 +107,6 @@ def create_app(
     tail: FeedTail,
     membership: Membership,
     history: HistorySources,
-    catalog: Catalog | None = None,
 ) -> FastAPI:
     """Build the application over one snapshot.
 
@@ -120,11 +119,10 @@ def create_app(
         tail: of the snapshot's feed; its owner runs it.
         membership: joins and unjoins clusters.
         history: the sources of answers about the past; its owner runs the connection.
-        catalog: resolves resource names; made from the reader if it is not given.
     """
     if authenticator is not None:
         access = AuditedAccess(access)
-    catalog = catalog or Catalog(reader)
+    catalog = Catalog(reader)
     slices = TimeSlices()
     source = FieldSource(
         reader=reader,

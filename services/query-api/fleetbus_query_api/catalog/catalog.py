@@ -11,7 +11,7 @@ from datetime import timedelta
 from itertools import chain
 from typing import Final, TypeVar
 
-from fleetbus.kube.resource_names import CATEGORIES, names_of
+from fleetbus.kube.resource_names import names_of
 from fleetbus.kube.unwatched_types import how_to_watch
 from fleetbus.process.close_names import close_names
 from fleetbus.snapshot import Definition, ResourceType, SnapshotReader, StoreEmpty
@@ -39,7 +39,6 @@ class KnownResource:
         versions: all that are served by any cluster.
         singular: as in discovery; empty if it is not known.
         short_names: of all clusters.
-        categories: of all clusters, like `all`.
         definitions: by cluster, where one has reported it; none for a built-in resource.
     """
 
@@ -50,7 +49,6 @@ class KnownResource:
     versions: tuple[str, ...]
     singular: str = ""
     short_names: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
     definitions: Mapping[str, Definition] = field(
         default_factory=dict[str, Definition], compare=False
     )
@@ -176,10 +174,6 @@ class KnownFleet:
         hint = how_to_watch(readings) or self._suggestion(text) or self._watched_names()
         raise NotFoundProblem(f"{text} is not watched in any cluster of the fleet; {hint}")
 
-    def category(self, word: str) -> Sequence[KnownResource]:
-        """The resources of a category, like `all`; none if there is no such category."""
-        return [resource for resource in self.resources if word.lower() in resource.categories]
-
     def _suggestion(self, text: str) -> str:
         names = {resource.name for resource in self.resources} | {r.plural for r in self.resources}
         likely = sorted(names, key=lambda name: name[:1] != text[:1].lower())
@@ -269,9 +263,6 @@ def _merge(key: str, same: Mapping[str, ResourceType]) -> KnownResource:
         ),
         short_names=_joined(
             names_of(key)[1:], *(definition.short_names for definition in declarations)
-        ),
-        categories=_joined(
-            CATEGORIES.get(key, ()), *(definition.categories for definition in declarations)
         ),
         definitions=definitions,
     )
