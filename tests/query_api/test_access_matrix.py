@@ -15,8 +15,7 @@ from fleetbus.bus.connection import connected
 from fleetbus.bus.jetstream import ensure_stream
 from fleetbus.process.clock import rfc3339
 from fleetbus_query_api.access.authorise import OpenAccess
-from fleetbus_query_api.app import create_app
-from fleetbus_query_api.history.sources import HistorySources
+from fleetbus_query_api.app import HistorySources, create_app
 from fleetbus_query_api.limits.gate import WRITES
 from fleetbus_query_api.past.connection import HistoryConnection
 from fleetbus_query_api.settings import QueryApiSettings

@@ -9,10 +9,9 @@ from redis.asyncio import Redis
 
 from fleetbus.snapshot import SnapshotReader
 from fleetbus_query_api.access.authorise import OpenAccess
-from fleetbus_query_api.app import create_app
+from fleetbus_query_api.app import HistorySources, create_app
 from fleetbus_query_api.feed.tail import FeedTail
 from fleetbus_query_api.history.runs import RunReads
-from fleetbus_query_api.history.sources import HistorySources
 from fleetbus_query_api.membership.routes import Membership
 from fleetbus_query_api.past.connection import HistoryConnection
 from fleetbus_query_api.settings import QueryApiSettings

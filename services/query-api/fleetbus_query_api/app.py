@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request
 from redis.asyncio import Redis
 from starlette.responses import Response
 
+from fleetbus.archive import Archive
 from fleetbus.snapshot import SnapshotReader
 from fleetbus_query_api.access.audit import Audit, AuditedAccess
-from fleetbus_query_api.access.authenticate import Authenticator
+from fleetbus_query_api.access.authenticate import Authentication, Authenticator
 from fleetbus_query_api.access.authorise import Access
-from fleetbus_query_api.access.middleware import Authentication
 from fleetbus_query_api.catalog.catalog import Catalog
 from fleetbus_query_api.catalog.cluster_listing import ClusterListing
-from fleetbus_query_api.catalog.listing import TypeListing
-from fleetbus_query_api.catalog.served import ServedKinds
+from fleetbus_query_api.catalog.served import ServedKinds, TypeListing
 from fleetbus_query_api.feed.tail import FeedTail
 from fleetbus_query_api.fields.groups import FieldGroups
 from fleetbus_query_api.fields.outliers import FieldOutliers
@@ -27,14 +27,13 @@ from fleetbus_query_api.history.actions import Actions
 from fleetbus_query_api.history.changes import FleetChanges
 from fleetbus_query_api.history.deleted import DeletedObjects
 from fleetbus_query_api.history.routes import history_router
-from fleetbus_query_api.history.sources import HistorySources
+from fleetbus_query_api.history.runs import RunReads
 from fleetbus_query_api.history.timeline import Timelines
-from fleetbus_query_api.kube.api import KubeApi
+from fleetbus_query_api.kube.api import KubeApi, kube_router
 from fleetbus_query_api.kube.objects.reading import KubeObjects
 from fleetbus_query_api.kube.objects.watching import KubeWatches
 from fleetbus_query_api.kube.openapi.documents import OpenApi
 from fleetbus_query_api.kube.reviews.reviews import Reviews
-from fleetbus_query_api.kube.routes import kube_router
 from fleetbus_query_api.limits.connected import while_connected
 from fleetbus_query_api.limits.gate import RequestGate
 from fleetbus_query_api.limits.large_answers import ListConcurrency
@@ -48,8 +47,8 @@ from fleetbus_query_api.objects.outliers import ObjectOutliers, outliers_router
 from fleetbus_query_api.operations.held_deletions import HeldDeletions
 from fleetbus_query_api.operations.queues import QueueListing
 from fleetbus_query_api.operations.routes import operations_router
-from fleetbus_query_api.page.files import PageFiles
-from fleetbus_query_api.page.middleware import Page
+from fleetbus_query_api.page.files import Page, PageFiles
+from fleetbus_query_api.past.connection import HistoryConnection
 from fleetbus_query_api.past.pages import PastPages
 from fleetbus_query_api.past.source import PastSources
 from fleetbus_query_api.past.window import Windows
@@ -95,6 +94,21 @@ A resource is named as with kubectl: `pods`, `po`, `deployments.apps`, `v1/pods`
 _MEBIBYTE: Final = 1024**2
 
 _None = Annotated[NoParameters, Query()]
+
+
+@dataclass(frozen=True, slots=True)
+class HistorySources:
+    """The sources of answers about the past.
+
+    Attributes:
+        connection: to NATS.
+        runs: the last runs of controllers.
+        archive: events that left the stream; None if there is none.
+    """
+
+    connection: HistoryConnection
+    runs: RunReads
+    archive: Archive | None = None
 
 
 def create_app(

@@ -27,10 +27,9 @@ from fleetbus.snapshot.shards import wait_for_shards
 from fleetbus.store.connection import connect_patiently
 from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_query_api.access.guard import guarded
-from fleetbus_query_api.app import create_app
+from fleetbus_query_api.app import HistorySources, create_app
 from fleetbus_query_api.feed.tail import FeedTail
 from fleetbus_query_api.history.runs import RunReads
-from fleetbus_query_api.history.sources import HistorySources
 from fleetbus_query_api.membership.caller import CallerHub
 from fleetbus_query_api.membership.routes import Membership
 from fleetbus_query_api.past.connection import HistoryConnection

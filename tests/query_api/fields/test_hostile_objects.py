@@ -29,8 +29,8 @@ from fleetbus_query_api.history.distributed import read_mark, read_ownership
 from fleetbus_query_api.past.differences import compare_bodies
 from fleetbus_query_api.past.states import created_at
 from fleetbus_query_api.relations.owners import references_of
+from fleetbus_query_api.tables.column import CellCosts
 from fleetbus_query_api.tables.columns import columns_in_list, columns_of
-from fleetbus_query_api.tables.cost import CellCosts
 from fleetbus_query_api.tables.custom import custom_columns
 from query_api.tables.corpus import samples
 from support.full import examples

@@ -13,9 +13,8 @@ from fleetbus.errors import FleetbusError
 from fleetbus.kube.field_paths import MAX_VALUES, FieldPath
 from fleetbus.kube.selectors import FieldSelector, LabelSelector
 from fleetbus.snapshot import Entry
-from fleetbus_query_api.fields.bodies import UnreadableBody
+from fleetbus_query_api.fields.bodies import UnreadableBody, matches_entry
 from fleetbus_query_api.fields.extract import field_reader
-from fleetbus_query_api.fields.selection import matches_entry
 
 _LETTERS = "ab.[]*'\"\\{}=!,() \t\n\x00\x01\x7f01\u00e9\u2028"
 _VALUES: tuple[Any, ...] = (None, True, 3, -0.5, "x", "", [], {}, [[]], {"a": [1, {"b": None}]})

@@ -17,7 +17,7 @@ from fleetbus_query_api.fields.column import FieldColumn
 from fleetbus_query_api.fields.matching import Segment, field_conditions, find_matches
 from fleetbus_query_api.fields.table import FieldTable, Place
 from fleetbus_query_api.limits.time_slices import TimeSlices
-from fleetbus_query_api.requests.paging import FieldPosition, read_token, write_token
+from fleetbus_query_api.requests.paging import FieldPosition, read_token
 
 if TYPE_CHECKING:
     from support.rigs.query_api import QueryApi
@@ -87,7 +87,7 @@ async def test_a4_an_object_of_which_one_of_two_fields_is_unknown_is_undecided()
 
 
 def test_p13_a_token_from_before_the_last_writes_were_lost_has_expired():
-    token = write_token(FieldPosition("g", 9, b"question", [], "eu1", KEY))
+    token = FieldPosition("g", 9, b"question", [], "eu1", KEY).to_token()
     assert read_token(token, "g", 9, b"question").key == KEY
     with pytest.raises(ExpiredToken):
         read_token(token, "g", 8, b"question")

@@ -12,7 +12,7 @@ from fleetbus.process.clock import rfc3339
 from fleetbus_query_api.past import pages as past_pages
 from fleetbus_query_api.past import steps
 from fleetbus_query_api.past.states import PastStates
-from fleetbus_query_api.past.token import PastPosition, write_past_token
+from fleetbus_query_api.requests.paging import PastPosition
 from support.stores.recorded_past import pod
 from support.stores.snapshot import Source
 
@@ -88,7 +88,7 @@ async def test_a9_a_token_that_somebody_has_made_up_is_refused_or_leads_nowhere(
     token = first["continue"]
     raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_")
     known = msgspec.msgpack.decode(raw, type=PastPosition)
-    forged = write_past_token(msgspec.structs.replace(known, **made_up))
+    forged = msgspec.structs.replace(known, **made_up).to_token()
     answer = await past_api.get(PATH, asOf=rfc3339(then), limit=1, **{"continue": forged})
     assert answer.status_code in (200, 400, 410), answer.text
     if "at" in made_up:

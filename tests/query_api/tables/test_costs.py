@@ -16,8 +16,14 @@ from fleetbus.kube.jsonpath import JsonPath, JsonPathTemplate
 from fleetbus.kube.path_budget import InvalidJsonPath, PathBudget
 from fleetbus_proto.events import PrinterColumn
 from fleetbus_query_api.tables.builtin import BUILTIN
-from fleetbus_query_api.tables.column import LONGEST_CELL, TOO_COSTLY
-from fleetbus_query_api.tables.cost import CELL_STEPS, ROW_CHARACTERS, ROW_STEPS, CellCosts
+from fleetbus_query_api.tables.column import (
+    CELL_STEPS,
+    LONGEST_CELL,
+    ROW_CHARACTERS,
+    ROW_STEPS,
+    TOO_COSTLY,
+    CellCosts,
+)
 from fleetbus_query_api.tables.custom import custom_columns
 
 Tree = dict[str, Any]

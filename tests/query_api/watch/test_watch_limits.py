@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fleetbus_query_api.kube.objects.forms import WholeObjects
-from fleetbus_query_api.watch import subscription, timers
+from fleetbus_query_api.watch import stream, subscription
 from support.eventually import eventually
 from support.rigs.query_api import QueryApi, served
 from support.rigs.secured_api import RBAC, SecuredApi, grant, rule, secured_api
@@ -149,7 +149,7 @@ async def secured(
     redis: Redis, valkey_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[SecuredApi]:
     """Users' rights are looked at again every tenth of a second."""
-    monkeypatch.setattr(timers, "RECHECK_EVERY", TENTH)
+    monkeypatch.setattr(stream, "RECHECK_EVERY", TENTH)
     async with secured_api(redis, valkey_url, tmp_path) as api:
         await api.start(allow_cache=timedelta(0), deny_cache=timedelta(0))
         yield api
@@ -232,7 +232,7 @@ async def test_a5_a_watch_that_is_cut_within_a_cluster_that_joined_misses_none_o
     api: QueryApi, monkeypatch: pytest.MonkeyPatch
 ):
     """They are sent by name: the first may be younger than those behind it."""
-    monkeypatch.setattr(timers, "RECHECK_EVERY", timedelta(seconds=1))
+    monkeypatch.setattr(stream, "RECHECK_EVERY", timedelta(seconds=1))
     await api.add_cluster("eu1", PODS)
     listed = (await api.get(FLEET)).json()["metadata"]["resourceVersion"]
     async with watching(api.client, FLEET, resourceVersion=listed) as watch:

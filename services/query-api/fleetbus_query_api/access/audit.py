@@ -16,8 +16,7 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fleetbus_query_api.access.authorise import Access, Granted, Right
-from fleetbus_query_api.limits.lasting import release_with
-from fleetbus_query_api.limits.user_limits import address_of
+from fleetbus_query_api.limits.user_limits import address_of, release_with
 from fleetbus_query_api.requests.user import User, find_user
 
 log = structlog.get_logger()

@@ -1,4 +1,7 @@
-"""Finds the user of a bearer token by a TokenReview of the hub (rule A3)."""
+"""Authenticates every request before anything else sees it (rule A1).
+
+The user of a bearer token is found by a TokenReview of the hub (rule A3).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 
 import structlog
-from starlette.types import Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fleetbus.errors import ConfigError, KubeError
 from fleetbus.kube.client import KubeClient
@@ -19,8 +22,15 @@ from fleetbus.process.log_once import LogOnce
 from fleetbus_query_api.access.cache import ExpiringCache
 from fleetbus_query_api.access.metrics import KNOWN, TOKEN, measured
 from fleetbus_query_api.access.reviews import TokenOwner, review_token
-from fleetbus_query_api.requests.user import User
-from fleetbus_query_api.responses.problem import UnauthorizedProblem, UnavailableProblem
+from fleetbus_query_api.limits.user_limits import UsageLimits, address_of
+from fleetbus_query_api.requests.user import ANYONE, User, set_user
+from fleetbus_query_api.responses.problem import (
+    Problem,
+    UnauthorizedProblem,
+    UnavailableProblem,
+    render_problem,
+)
+from fleetbus_query_api.settings import QueryApiSettings
 
 log = structlog.get_logger()
 
@@ -155,3 +165,47 @@ def _remaining(token: str) -> timedelta:
     if expires is None:
         return timedelta.max
     return timedelta(seconds=max(0.0, min(expires - time.time(), 1e6)))
+
+
+class Authentication:
+    """An ASGI middleware that finds the user of a request, or refuses it.
+
+    What one address sends without a known token is limited, because each new token costs the hub a
+    review (rule A8).
+
+    Args:
+        app: the application behind it.
+        authenticator: knows the tokens; None lets everybody in.
+        settings: the limits of one address.
+    """
+
+    def __init__(
+        self, app: ASGIApp, authenticator: Authenticator | None, settings: QueryApiSettings
+    ) -> None:
+        self._app = app
+        self._authenticator = authenticator
+        self._addresses = UsageLimits(settings)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request pass with its user, or answer 401, 429 or 503."""
+        try:
+            user = await self._find_user(scope)
+        except Problem as e:
+            await render_problem(str(scope["path"]), e)(scope, receive, send)
+            return
+        set_user(scope, user)
+        await self._app(scope, receive, send)
+
+    async def _find_user(self, scope: Scope) -> User:
+        if self._authenticator is None:
+            return ANYONE
+        try:
+            token = read_token(scope)
+            user = self._authenticator.find_known(token)
+        except UnauthorizedProblem:
+            with self._addresses.use(address_of(scope)):
+                raise
+        if user is not None:
+            return user
+        with self._addresses.use(address_of(scope)):
+            return await self._authenticator.authenticate(token)

@@ -12,6 +12,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from fleetbus.snapshot import ResourceType, SnapshotReader
 from fleetbus_proto.resources import is_built_in
 from fleetbus_query_api.access.authorise import Access, Right, authorise_where_decided
@@ -143,3 +145,42 @@ def _records(fleet: KnownFleet, clusters: Collection[str], key: str) -> list[Res
 def _order(version: str) -> tuple[int, int]:
     match = _VERSION.match(version)
     return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+class TypeListing:
+    """Lists the types that a user may know of, like `kubectl api-resources`.
+
+    Args:
+        served: finds them.
+    """
+
+    def __init__(self, *, served: ServedKinds) -> None:
+        self._served = served
+
+    async def list(self, user: User) -> bytes:
+        """List the types, with their names.
+
+        Raises:
+            StoreEmpty: the fleet is unknown (rule P13).
+            UnavailableProblem: the hub does not decide.
+        """
+        items: dict[str, dict[str, Any]] = {}
+        for kind in await self._served.find(user, FLEET):
+            key = f"{kind.group}/{kind.plural}"
+            item = items.setdefault(key, _render(kind))
+            if kind.version not in item["versions"]:
+                item["versions"].append(kind.version)
+        return msgspec.json.encode({"items": list(items.values())})
+
+
+def _render(kind: Kind) -> dict[str, Any]:
+    return {
+        "group": kind.group,
+        "plural": kind.plural,
+        "kind": kind.kind,
+        "namespaced": kind.namespaced,
+        "versions": [],
+        "singular": kind.singular,
+        "shortNames": list(kind.short_names),
+        "categories": list(kind.categories),
+    }

@@ -1,4 +1,4 @@
-"""Decodes the bodies of objects, which may be anything."""
+"""Decodes the bodies of objects, which may be anything, and matches them with selectors."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ from typing import Any, Final
 
 import msgspec
 
+from fleetbus.kube.field_paths import TooManyValues
+from fleetbus.kube.json_fields import mapping
+from fleetbus.kube.selectors import FieldSelector, LabelSelector
+from fleetbus.snapshot import Entry
 from fleetbus.snapshot.guard import read_terms
 from fleetbus_proto.events import UNREADABLE
+from fleetbus_query_api.responses.render import body_of
 
 BROKEN: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 """Errors of a body that cannot be decoded, as for a number beyond a double."""
@@ -45,3 +50,21 @@ def why_degraded(body: bytes, reason: str) -> str:
         reason: what the event itself says; empty for nothing.
     """
     return UNREADABLE if body and read_terms(body) is None else reason
+
+
+def matches_entry(entry: Entry, labels: LabelSelector | None, fields: FieldSelector) -> bool:
+    """Whether an object matches.
+
+    Raises:
+        UnreadableBody: the body is missing or cannot be decoded, so that nobody knows; or a field
+            has too many values.
+    """
+    if not labels and not fields:
+        return True
+    tree = decode(body_of(entry))
+    try:
+        return fields.matches(tree) and (
+            not labels or labels.matches(mapping(tree, "metadata", "labels"))
+        )
+    except TooManyValues as e:
+        raise UnreadableBody from e

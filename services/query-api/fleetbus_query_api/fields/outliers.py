@@ -34,7 +34,6 @@ from fleetbus_query_api.requests.paging import (
     FieldPosition,
     digest_question,
     read_token,
-    write_token,
 )
 from fleetbus_query_api.responses.problem import BadRequestProblem
 from fleetbus_query_api.responses.render import body_of
@@ -141,7 +140,7 @@ class FieldOutliers:
         outliers = await self._describe(query, page)
         token = ""
         if total > len(page):
-            token = write_token(FieldPosition(generation, version, mark, [], "", page[-1]))
+            token = FieldPosition(generation, version, mark, [], "", page[-1]).to_token()
         return Outliers(version, outliers, total - len(page), token, names.undecided)
 
     async def _describe(self, query: ListQuery, keys: Sequence[bytes]) -> list[Outlier]:

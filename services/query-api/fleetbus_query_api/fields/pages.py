@@ -14,17 +14,15 @@ from fleetbus.snapshot import Entry, InvalidToken, ListQuery, Page, SnapshotRead
 from fleetbus.snapshot.reads.entries import make_entry
 from fleetbus.snapshot.reads.paging import Position
 from fleetbus_query_api.catalog.catalog import read_generation
-from fleetbus_query_api.fields.bodies import UnreadableBody
+from fleetbus_query_api.fields.bodies import UnreadableBody, matches_entry
 from fleetbus_query_api.fields.matching import STEP, Matches, Segment, find_matches, value_reader
 from fleetbus_query_api.fields.order import KEYED, Rank, SortKey, dump_ranks, load_ranks, rank_of
-from fleetbus_query_api.fields.selection import matches_entry
 from fleetbus_query_api.fields.source import FieldSource, Question
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.requests.paging import (
     FieldPosition,
     digest_question,
     read_token,
-    write_token,
 )
 
 MAX_PAGE_BYTES: Final = 16 * 1024 * 1024
@@ -134,11 +132,9 @@ class FieldPages:
         token = ""
         if (last := best.last_of(taken)) is not None:
             ranks, cluster, key = last
-            token = write_token(
-                FieldPosition(
-                    result.generation, result.version, result.mark, dump_ranks(ranks), cluster, key
-                )
-            )
+            token = FieldPosition(
+                result.generation, result.version, result.mark, dump_ranks(ranks), cluster, key
+            ).to_token()
         is_counted = query.count and not best.is_enough
         remaining = best.total - taken if is_counted else None
         page = Page(entries, token, remaining, result.version, result.generation)

@@ -5,7 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any, Final
@@ -18,7 +26,6 @@ from fleetbus.snapshot.reads.rows import MOST_ROWS, StoredRow
 from fleetbus.snapshot.reads.walk import EVERYTHING
 from fleetbus_query_api.feed.tail import FeedTail
 from fleetbus_query_api.fields.column import FieldColumn
-from fleetbus_query_api.fields.shared_task import SharedTask
 from fleetbus_query_api.fields.table import FieldTable, Place
 from fleetbus_query_api.limits.time_slices import TimeSlices
 
@@ -36,6 +43,49 @@ SIZE: Final = Gauge(
 )
 _NOT_AGAIN_FOR: Final = timedelta(minutes=1)
 """Time for which a table that did not fit is not tried again: each attempt reads all bodies."""
+
+
+class SharedTask:
+    """Runs a coroutine for everybody who waits for it.
+
+    Args:
+        work: the coroutine.
+        on_end: called once, when it has ended or is given up.
+        name: of the task.
+    """
+
+    def __init__(
+        self, work: Coroutine[Any, Any, None], on_end: Callable[[], None], *, name: str
+    ) -> None:
+        self._on_end = on_end
+        self._waiting = 0
+        self._has_ended = False
+        self._task = asyncio.create_task(work, name=name)
+        self._task.add_done_callback(self._done)
+
+    async def wait(self) -> None:
+        """Wait for the end; raises what the work raises.
+
+        Whoever is cancelled gives up only for itself; the last one cancels the work.
+        """
+        self._waiting += 1
+        try:
+            await asyncio.shield(self._task)
+        finally:
+            self._waiting -= 1
+            if not self._waiting and not self._task.done():
+                self._end()
+                self._task.cancel()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            task.exception()  # those who wait raise it
+        self._end()
+
+    def _end(self) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            self._on_end()
 
 
 class _TooLarge(Exception):

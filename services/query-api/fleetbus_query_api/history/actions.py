@@ -23,7 +23,7 @@ from fleetbus_query_api.access.authorise import Access, Right, authorise_where_d
 from fleetbus_query_api.catalog.catalog import Catalog
 from fleetbus_query_api.history.runs import ControllerRun, RunReads
 from fleetbus_query_api.past.window import Asked
-from fleetbus_query_api.relations.owner_rights import right_to_get
+from fleetbus_query_api.relations.owners import right_to_get
 from fleetbus_query_api.requests.user import User
 
 _MOST_REPORTS: Final = 100

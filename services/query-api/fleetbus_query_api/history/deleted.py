@@ -16,9 +16,8 @@ from fleetbus_proto.distribution import DistributionEvent, decode_distribution_e
 from fleetbus_proto.subjects import DISTRIBUTION_STREAM, DistributionVerb
 from fleetbus_query_api.access.authorise import Access
 from fleetbus_query_api.catalog.readable import Selection
-from fleetbus_query_api.fields.bodies import UnreadableBody, why_degraded
+from fleetbus_query_api.fields.bodies import UnreadableBody, matches_entry, why_degraded
 from fleetbus_query_api.fields.kubernetes_names import translate_fields
-from fleetbus_query_api.fields.selection import matches_entry
 from fleetbus_query_api.history.latest import Latest
 from fleetbus_query_api.history.parameters import DeletedParameters
 from fleetbus_query_api.limits.time_slices import TimeSlices

@@ -15,7 +15,7 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fleetbus.process.loopback import is_loopback
-from fleetbus_query_api.requests.kube_verbs import is_review
+from fleetbus_query_api.requests.kube_paths import is_review
 from fleetbus_query_api.responses.problem import (
     ForbiddenProblem,
     MethodNotAllowedProblem,

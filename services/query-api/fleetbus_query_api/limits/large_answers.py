@@ -14,7 +14,7 @@ import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from fleetbus_query_api.requests.kube_verbs import is_list
+from fleetbus_query_api.requests.kube_paths import is_list
 from fleetbus_query_api.responses.problem import UnavailableProblem, render_problem
 
 log = structlog.get_logger()

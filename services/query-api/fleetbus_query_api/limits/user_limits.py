@@ -5,24 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
-from typing import Final
+from typing import Final, cast
 
 from prometheus_client import Counter
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fleetbus_query_api.limits.lasting import release_with
 from fleetbus_query_api.limits.token_buckets import TokenBuckets
 from fleetbus_query_api.requests.user import find_user
 from fleetbus_query_api.responses.problem import TooManyRequestsProblem, render_problem
 from fleetbus_query_api.settings import QueryApiSettings
 
 _CONCURRENCY_RETRY_SECONDS: Final = 1.0
+_RELEASE: Final = "fleetbus.release"
 
 REFUSED: Final = Counter(
     "fleetbus_query_api_refused_requests_total",
     "Requests answered 429, by the limit that the user or address has reached: rate, concurrency.",
     ["limit"],
 )
+
 for _limit in ("rate", "concurrency"):
     REFUSED.labels(_limit)
 
@@ -119,3 +120,18 @@ def address_of(scope: Scope) -> str:
     """The address of a client."""
     client = scope.get("client")
     return f"address {client[0] if client else ''}"
+
+
+def release_with(scope: Scope, release: Callable[[], None]) -> None:
+    """Let `release` be called as soon as the answer of a request is known to last.
+
+    A watch lasts for an hour and costs little, so it counts while it is opened, not while it is
+    open; the number of open watches has limits of its own.
+    """
+    scope.setdefault(_RELEASE, []).append(release)
+
+
+def release_capacity(scope: Scope) -> None:
+    """Release what a request has used up, and log it; its answer lasts."""
+    for release in cast("list[Callable[[], None]]", scope.pop(_RELEASE, [])):
+        release()

@@ -27,9 +27,14 @@ from fleetbus_query_api.fields.pages import FieldPage
 from fleetbus_query_api.objects.listing import ObjectListing, members_of
 from fleetbus_query_api.requests.parameters import check_repeats, require_few
 from fleetbus_query_api.requests.user import RequestUser, User
-from fleetbus_query_api.responses.incomplete import incomplete_header
 from fleetbus_query_api.responses.problem import BadRequestProblem
-from fleetbus_query_api.responses.render import FIXED_HEADERS, body_of, join_slices, json_response
+from fleetbus_query_api.responses.render import (
+    FIXED_HEADERS,
+    body_of,
+    incomplete_header,
+    join_slices,
+    json_response,
+)
 
 CONTINUE_HEADER: Final = "Fleetbus-Continue"
 """For `continue` of the next request; there is none on the last page."""

@@ -1,8 +1,8 @@
-"""The files of the page, as they are sent: each under a path of its own, compressed once.
+"""Sends the files of the page: each under a path of its own, compressed once.
 
 The paths of scripts and styles contain a digest of all of them, so that browsers keep them for
 good, and a new release is a new path. The documents, which name those paths, are always asked for
-anew.
+anew. They hold no data, so they take no token.
 """
 
 from __future__ import annotations
@@ -12,9 +12,13 @@ import hashlib
 import html
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Final, Self
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 DOCUMENTS: Final = ("/", "/search", "/object", "/changes", "/live", "/queues", "/rollouts")
 """The addresses of the views: one document, which reads its own address."""
@@ -43,6 +47,7 @@ PROTECTION: Final = {
 """The headers of each file: no script but ours, no other site, no frame around it."""
 _FOR_GOOD: Final = "public, max-age=31536000, immutable"
 _ASKED_AGAIN: Final = "no-cache"
+_PACKING: Final = "gzip"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +122,58 @@ def _walk(folder: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
 
 def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=_DIGEST).hexdigest()
+
+
+class Page:
+    """An ASGI middleware that answers requests for the page.
+
+    It stands before authentication and answers exactly the paths of its files by itself; nothing is
+    let through, so no other path can become open by a mistake here (rule A1).
+
+    Args:
+        app: the application behind it, which answers everything else.
+        files: of the page.
+    """
+
+    def __init__(self, app: ASGIApp, files: PageFiles) -> None:
+        self._app = app
+        self._files = files
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with a file, or pass the request on."""
+        file = self._files.by_path.get(scope["path"]) if scope["type"] == "http" else None
+        if file is None or scope["method"] != "GET":
+            await self._app(scope, receive, send)
+            return
+        await _answer(file, scope)(scope, receive, send)
+
+
+def _answer(file: PageFile, scope: Scope) -> Response:
+    headers = {
+        **PROTECTION,
+        "Cache-Control": file.caching,
+        "ETag": file.etag,
+        "Vary": "Accept-Encoding",
+    }
+    etags = {
+        etag.strip().removeprefix("W/") for etag in _header(scope, b"if-none-match").split(",")
+    }
+    if file.etag in etags:
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+    if not _takes_gzip(_header(scope, b"accept-encoding")):
+        return Response(file.body, headers=headers, media_type=file.media_type)
+    headers["Content-Encoding"] = _PACKING
+    return Response(file.packed, headers=headers, media_type=file.media_type)
+
+
+def _takes_gzip(accepted: str) -> bool:
+    """Whether a client takes gzip; it may refuse it with `q=0`."""
+    for coding in accepted.lower().split(","):
+        name, _, weight = coding.replace(" ", "").partition(";q=")
+        if name == _PACKING:
+            return weight.strip("0.") != "" or not weight
+    return False
+
+
+def _header(scope: Scope, name: bytes) -> str:
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), "")

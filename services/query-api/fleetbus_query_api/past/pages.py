@@ -20,21 +20,19 @@ from fleetbus.snapshot import Entry, InvalidToken, ListQuery, SnapshotReader
 from fleetbus.snapshot.reads.entries import member_of
 from fleetbus.snapshot.reads.paging import Position, write_token
 from fleetbus_proto.keys import split_object_key
-from fleetbus_query_api.fields.bodies import UnreadableBody, why_degraded
-from fleetbus_query_api.fields.selection import matches_entry
+from fleetbus_query_api.fields.bodies import UnreadableBody, matches_entry, why_degraded
 from fleetbus_query_api.fields.undetermined import Undetermined, UndeterminedObject
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.past.deletions import read_deletions
 from fleetbus_query_api.past.states import PastState, PastStates
 from fleetbus_query_api.past.steps import STEP_BYTES, Step
-from fleetbus_query_api.past.token import (
+from fleetbus_query_api.past.window import Asked
+from fleetbus_query_api.requests.paging import (
     PastPosition,
+    digest_question,
     microseconds,
     read_past_token,
-    write_past_token,
 )
-from fleetbus_query_api.past.window import Asked
-from fleetbus_query_api.requests.paging import digest_question
 from fleetbus_query_api.responses.problem import BadRequestProblem
 
 _FIRST_STEP: Final = 250
@@ -119,9 +117,9 @@ class PastPages:
         last = await self._fill(page, query, fields, past, after)
         if last is not None:
             generation, place = last
-            page.continue_token = write_past_token(
-                PastPosition(generation, microseconds(at), mark, *place)
-            )
+            page.continue_token = PastPosition(
+                generation, microseconds(at), mark, *place
+            ).to_token()
         return page
 
     async def _fill(

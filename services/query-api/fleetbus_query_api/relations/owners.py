@@ -13,7 +13,7 @@ from fleetbus.ownership import owner_of
 from fleetbus.snapshot import Entry, SnapshotReader
 from fleetbus_proto.keys import split_object_key
 from fleetbus_proto.resources import CORE
-from fleetbus_query_api.access.authorise import Access, authorise_where_decided
+from fleetbus_query_api.access.authorise import Access, Right, authorise_where_decided
 from fleetbus_query_api.catalog.catalog import Catalog, KnownFleet, KnownResource
 from fleetbus_query_api.catalog.readable import Selection
 from fleetbus_query_api.fields.bodies import UnreadableBody, decode
@@ -22,7 +22,6 @@ from fleetbus_query_api.objects.listing import (
     describe_resource,
     members_of,
 )
-from fleetbus_query_api.relations.owner_rights import right_to_get
 from fleetbus_query_api.relations.readable_types import ReadableTypes, TypeReader
 from fleetbus_query_api.relations.where import render_found
 from fleetbus_query_api.requests.parameters import ChildrenParameters
@@ -266,3 +265,27 @@ def _render_owner(reference: _Reference, resource: KnownResource | None) -> dict
         "found": resource is not None,
         "resource": None if resource is None else describe_resource(resource),
     }
+
+
+def right_to_get(
+    fleet: KnownFleet, group: str, kind: str, namespace: str, name: str
+) -> tuple[KnownResource | None, Right]:
+    """The resource of a kind, if the fleet has it, and the right to get an object of it.
+
+    Of an unknown kind the right is a likely one: a review must be made all the same, because the
+    time of an answer must not tell what there is (rule A2).
+    """
+    group = group or CORE
+    resource = next(
+        (
+            resource
+            for resource in fleet.resources
+            if (resource.group, resource.kind) == (group, kind)
+        ),
+        None,
+    )
+    if resource is None:
+        return None, Right("get", group, f"{kind.lower()}s", namespace, name)
+    return resource, Right(
+        "get", group, resource.plural, namespace if resource.namespaced else "", name
+    )

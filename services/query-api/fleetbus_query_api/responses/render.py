@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -16,6 +17,11 @@ from fleetbus_proto.events import UNREADABLE
 FIXED_HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 SLICE: Final = 512 * 1024
 """Bytes that are written at a time; the client must receive them before the next ones."""
+INCOMPLETE_HEADER: Final = "Fleetbus-Incomplete"
+"""`"<cluster>";age=<seconds>;reason="<text>", …` (a structured field, RFC 9651); those for which
+there is no room are counted in a last item, `"*";more=<count>`."""
+_MAX_HEADER_BYTES: Final = 6000
+"""Size of the header: clients refuse one of more than 8,190."""
 
 
 class SlicedResponse(Response):
@@ -145,3 +151,36 @@ def render_one_freshness(freshness: Freshness) -> dict[str, Any]:
         "ageSeconds": None if freshness.age is None else round(freshness.age.total_seconds(), 1),
         "reason": freshness.reason,
     }
+
+
+def incomplete_header(freshness: Mapping[str, Freshness]) -> dict[str, str]:
+    """The header that names incomplete clusters; empty if there are none.
+
+    It stands where the body has no place for them (rule A4).
+    """
+    marks = [
+        _incomplete_item(name, state)
+        for name, state in sorted(freshness.items())
+        if not state.is_complete
+    ]
+    return {INCOMPLETE_HEADER: _join(marks)} if marks else {}
+
+
+def _join(marks: list[str]) -> str:
+    size = 0
+    for at, mark in enumerate(marks):
+        size += len(mark) + 2
+        if size > _MAX_HEADER_BYTES:
+            return ", ".join([*marks[:at], f'"*";more={len(marks) - at}'])
+    return ", ".join(marks)
+
+
+def _incomplete_item(name: str, freshness: Freshness) -> str:
+    age = "" if freshness.age is None else f";age={freshness.age.total_seconds():.0f}"
+    return f"{quote(name)}{age};reason={quote(freshness.reason[:200])}"
+
+
+def quote(text: str) -> str:
+    """Quote as a string of RFC 9651, printable ASCII; a reason may quote any server."""
+    plain = re.sub(r"[^ -~]", "?", text)
+    return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'

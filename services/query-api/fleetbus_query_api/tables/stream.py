@@ -35,9 +35,8 @@ from fleetbus_query_api.requests.parameters import ListParameters, require_few
 from fleetbus_query_api.requests.user import User
 from fleetbus_query_api.responses.problem import BadRequestProblem
 from fleetbus_query_api.responses.render import FIXED_HEADERS, SLICE, body_of, render_freshness
-from fleetbus_query_api.tables.column import LONGEST_CELL, NONE, UNKNOWN, Cell, Column
+from fleetbus_query_api.tables.column import LONGEST_CELL, NONE, UNKNOWN, Cell, CellCosts, Column
 from fleetbus_query_api.tables.columns import columns_in_list, columns_of
-from fleetbus_query_api.tables.cost import CellCosts
 
 log = structlog.get_logger()
 

@@ -9,7 +9,7 @@ from typing import Final
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from fleetbus_query_api.limits.lasting import release_capacity
+from fleetbus_query_api.limits.user_limits import release_capacity
 from fleetbus_query_api.responses.render import FIXED_HEADERS
 from fleetbus_query_api.watch.stream import OpenWatch
 

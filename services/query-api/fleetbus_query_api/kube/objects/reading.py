@@ -24,7 +24,7 @@ from fleetbus_query_api.kube.negotiation import (
     negotiate,
 )
 from fleetbus_query_api.kube.objects.forms import CLOSING, Form, MetadataOnly, WholeObjects
-from fleetbus_query_api.kube.objects.list_stream import ListStream
+from fleetbus_query_api.kube.objects.list_response import ListStream, freshness_headers
 from fleetbus_query_api.kube.objects.object_bytes import ObjectBytes
 from fleetbus_query_api.kube.objects.subresources import (
     SCALE,
@@ -34,7 +34,6 @@ from fleetbus_query_api.kube.objects.subresources import (
     scale_of,
 )
 from fleetbus_query_api.kube.objects.table_form import TableRows
-from fleetbus_query_api.kube.objects.warnings import freshness_headers
 from fleetbus_query_api.kube.parameters import KubeParameters
 from fleetbus_query_api.kube.problems import (
     FutureVersionProblem,

@@ -10,9 +10,8 @@ import msgspec
 from fleetbus.snapshot import Entry
 from fleetbus_query_api.kube.objects.forms import CLOSING
 from fleetbus_query_api.kube.objects.object_bytes import ObjectBytes
-from fleetbus_query_api.tables.column import Cell, Column
+from fleetbus_query_api.tables.column import Cell, CellCosts, Column
 from fleetbus_query_api.tables.columns import columns_in_list
-from fleetbus_query_api.tables.cost import CellCosts
 
 _CLUSTER: Final = Column(
     "Cluster", description="The cluster of the fleet that has the object."

@@ -1,7 +1,8 @@
-"""A list that is sent while it is read, and cut off where it cannot be read to its end."""
+"""The answer of a list: its warnings, and its body, which is sent while it is read."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import redis.exceptions
@@ -10,11 +11,14 @@ from starlette.responses import StreamingResponse
 from starlette.types import Send
 
 from fleetbus.errors import StoreError
-from fleetbus.snapshot import ExpiredToken
+from fleetbus.snapshot import ExpiredToken, Freshness
+from fleetbus_query_api.objects.listing import NOT_WATCHED
+from fleetbus_query_api.responses.render import incomplete_header, quote
 
 log = structlog.get_logger()
 
 _FAILURES: Final = (redis.exceptions.RedisError, StoreError, ExpiredToken, OSError, TimeoutError)
+_MOST_WARNINGS: Final = 10
 
 
 class ListStream(StreamingResponse):
@@ -35,3 +39,19 @@ class ListStream(StreamingResponse):
             log.warning("list_interrupted", error=str(e))
             return  # the server closes what was not completed
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def freshness_headers(freshness: Mapping[str, Freshness]) -> dict[str, str]:
+    """The headers of an answer (rule A4): for programs all incomplete clusters, for people a few.
+
+    People are not warned of clusters that do not serve a type: those are never complete.
+    """
+    warnings = [
+        f"cluster {name} may be incomplete or outdated: {state.reason[:200]}"
+        for name, state in sorted(freshness.items())
+        if not state.is_complete and state.reason != NOT_WATCHED
+    ]
+    more = len(warnings) - _MOST_WARNINGS
+    texts = warnings[:_MOST_WARNINGS] + ([f"{more} more clusters likewise"] if more > 0 else [])
+    warning = {"Warning": ", ".join(f"299 - {quote(text)}" for text in texts)} if texts else {}
+    return {**incomplete_header(freshness), **warning}
