@@ -20,8 +20,8 @@ from fleetbus.snapshot.records import ClusterRecord
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_cli.app import app
-from fleetbus_cli.events.recording import read_recording
 from fleetbus_cli.main import main
+from fleetbus_cli.run.recordings import read_recording
 from fleetbus_proto.events import Event
 from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_proto.resources import parse_resource

@@ -54,19 +54,8 @@ def events(
     from fleetbus_cli.events.events import EventQuery, show_events  # noqa: PLC0415 -- import cost
 
     since = since or ("" if follow else "10m")
-    if distribution:
-        chosen = DistributionQuery.read(
-            resource=resource,
-            cluster=cluster,
-            namespace=namespace,
-            name=name,
-            verb=verb,
-            since=since,
-            follow=follow,
-            output=output,
-        )
-        raise typer.Exit(show_distribution(chosen, nats_url))
-    query = EventQuery.read(
+    kind = DistributionQuery if distribution else EventQuery
+    query = kind.read(
         resource=resource,
         cluster=cluster,
         namespace=namespace,
@@ -76,6 +65,8 @@ def events(
         follow=follow,
         output=output,
     )
+    if isinstance(query, DistributionQuery):
+        raise typer.Exit(show_distribution(query, nats_url))
     raise typer.Exit(show_events(query, nats_url))
 
 

@@ -12,7 +12,7 @@ from fleetbus.process import printer
 from fleetbus.process.human_time import render_age
 from fleetbus_cli.api_client import ApiClient, ApiFailed
 from fleetbus_cli.documents import render_json, render_yaml
-from fleetbus_cli.history.window import lacks, note_beginning, note_window
+from fleetbus_cli.history.answer_parts import lacks, note_beginning, note_window
 from fleetbus_cli.objects.arguments import Chosen
 from fleetbus_cli.objects.query import ObjectQuery
 from fleetbus_cli.table import render_table, resource_prefix, warn_incomplete

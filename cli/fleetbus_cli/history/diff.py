@@ -9,8 +9,7 @@ from typing import Any, Final
 from fleetbus.process import printer
 from fleetbus_cli.api_client import ApiClient, ApiFailed, ApiRefused
 from fleetbus_cli.documents import render_json
-from fleetbus_cli.history.differences import print_differences
-from fleetbus_cli.history.window import lacks, note_window
+from fleetbus_cli.history.answer_parts import lacks, note_window, print_differences
 from fleetbus_cli.progress import Progress
 from fleetbus_cli.table import warn_incomplete, warn_undetermined
 from fleetbus_cli.target import ApiFlags

@@ -20,6 +20,7 @@ from fleetbus.process import printer
 from fleetbus.process.human_time import render_age
 from fleetbus_cli.api_client import ApiClient, ApiFailed
 from fleetbus_cli.documents import render_json
+from fleetbus_cli.history.answer_parts import lacks, note_beginning, note_window
 from fleetbus_cli.history.caller_clients import CallerClients
 from fleetbus_cli.history.deleted import Deleted, name_cause, read_deleted
 from fleetbus_cli.history.restorable import (
@@ -29,7 +30,6 @@ from fleetbus_cli.history.restorable import (
     restored_tree,
     select_restorable,
 )
-from fleetbus_cli.history.window import lacks, note_beginning, note_window
 from fleetbus_cli.objects.arguments import Chosen
 from fleetbus_cli.objects.query import ObjectQuery
 from fleetbus_cli.progress import Progress

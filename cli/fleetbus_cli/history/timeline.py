@@ -12,8 +12,7 @@ from fleetbus.process import printer
 from fleetbus.process.human_time import render_duration
 from fleetbus_cli.api_client import ApiClient, ApiFailed
 from fleetbus_cli.documents import render_json
-from fleetbus_cli.history.differences import print_differences
-from fleetbus_cli.history.window import note_window
+from fleetbus_cli.history.answer_parts import note_window, print_differences
 from fleetbus_cli.table import warn_incomplete
 from fleetbus_cli.target import ApiFlags
 from fleetbus_cli.unknown import require_clusters

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
+from fleetbus.archive.lines import read_line
 from fleetbus.errors import ConfigError
 from fleetbus.snapshot.records import ClusterRecord
 from fleetbus_cli.capture.format import CapturedObject, CapturedResource
 from fleetbus_cli.capture.reading import Capture
-from fleetbus_cli.events.recording import read_recording
 from fleetbus_proto.events import Event, Incarnation, Rank
 from fleetbus_proto.subjects import Verb
 
 _LISTED: Final = Rank("1", 1)
 """Epoch of the objects of a capture: the list that a replay calls complete."""
+
+
+def read_recording(name: str, lines: Iterable[str]) -> Iterator[Event]:
+    """Yield the events of a file as `fleetbus events -o json` writes it: JSON lines.
+
+    Raises:
+        ConfigError: a line is not an event (the message has its number), or not UTF-8.
+    """
+    try:
+        for number, line in enumerate(lines, start=1):
+            # `fleetbus events` writes an invalid message as a comment.
+            if line.strip() and not line.startswith("#"):
+                yield _read_numbered(name, number, line)
+    except UnicodeDecodeError as e:
+        raise ConfigError(f"{name}: not a recording: {e}") from e
+
+
+def _read_numbered(name: str, number: int, line: str) -> Event:
+    try:
+        return read_line(line)
+    except msgspec.DecodeError as e:
+        raise ConfigError(f"{name}:{number}: not an event: {e}") from e
 
 
 class Recording:

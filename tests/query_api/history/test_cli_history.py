@@ -15,8 +15,8 @@ from fleetbus.process.clock import rfc3339
 from fleetbus_cli.api_client import ApiClient, ApiFailed
 from fleetbus_cli.app import app
 from fleetbus_cli.history import restore
+from fleetbus_cli.history.answer_parts import note_window
 from fleetbus_cli.history.deleted import Deleted, read_deleted
-from fleetbus_cli.history.window import note_window
 from fleetbus_cli.objects.query import ObjectQuery
 from fleetbus_cli.unknown import UnknownName
 from fleetbus_emulator.apiserver import Cluster, serve

@@ -22,7 +22,7 @@ from fleetbus.bus.durables import (
 from fleetbus.bus.jetstream import stream_info
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.controller.controller import Controller
-from fleetbus_cli.queue.forget_records import forget_controller
+from fleetbus_cli.queue.forget import forget_controller
 from fleetbus_proto import keys
 from support.eventually import eventually
 from support.objects import pod

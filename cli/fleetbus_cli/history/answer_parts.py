@@ -1,7 +1,8 @@
-"""Notes about the limits of answers about the past, on stderr (rule A9)."""
+"""Prints parts of answers about the past: the limits on stderr (rule A9), and differences."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -45,3 +46,19 @@ def note_beginning(answer: Mapping[str, Any], point: str) -> None:
     if parse_point(point, now=now) < since - _ROUNDING:
         begin = answer["since"][:19]
         printer.note(f"note: there is no history before {begin}Z")
+
+
+def print_differences(answer: Mapping[str, Any], indent: str) -> None:
+    """Print `differences` and `moreDifferences` of an answer, a line each."""
+    for difference in answer["differences"]:
+        change = f"{_value(difference['before'])} → {_value(difference['after'])}"
+        printer.line(f"{indent}{difference['path']}: {change}")
+    if answer["moreDifferences"]:
+        printer.line(f"{indent}and {answer['moreDifferences']} more")
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "(absent)"
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if text.isprintable() and text == text.strip() and text else json.dumps(text)
