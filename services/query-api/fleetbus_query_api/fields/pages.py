@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from fleetbus.kube.field_paths import FieldPath
@@ -15,6 +15,7 @@ from fleetbus.snapshot.reads.entries import make_entry
 from fleetbus.snapshot.reads.paging import Position
 from fleetbus_query_api.catalog.catalog import read_generation
 from fleetbus_query_api.fields.bodies import UnreadableBody, matches_entry
+from fleetbus_query_api.fields.list_page import ListPage
 from fleetbus_query_api.fields.matching import STEP, Matches, Segment, find_matches, value_reader
 from fleetbus_query_api.fields.order import KEYED, Rank, SortKey, dump_ranks, load_ranks, rank_of
 from fleetbus_query_api.fields.source import FieldSource, Question
@@ -40,14 +41,6 @@ _Row: TypeAlias = tuple[tuple[Rank, ...], str, bytes, int]
 """The same and the counter: in this order rows are compared."""
 
 
-@dataclass(frozen=True, slots=True)
-class FieldPage:
-    """One page, and how many objects per cluster have no body to match."""
-
-    page: Page
-    undecided: Mapping[str, int]
-
-
 class FieldPages:
     """Finds pages.
 
@@ -64,7 +57,7 @@ class FieldPages:
 
     async def find(
         self, query: ListQuery, fields: FieldSelector, sort: Sequence[SortKey]
-    ) -> FieldPage:
+    ) -> ListPage:
         """Find one page; what remains is counted.
 
         Raises:
@@ -78,7 +71,7 @@ class FieldPages:
 
     async def walk(
         self, query: ListQuery, fields: FieldSelector, sort: Sequence[SortKey]
-    ) -> AsyncGenerator[FieldPage]:
+    ) -> AsyncGenerator[ListPage]:
         """Yield all pages from that of the query on; raises as `find` does.
 
         The limit of the query is for the rows that are sorted at a time, of which each page has as
@@ -124,7 +117,7 @@ class FieldPages:
                 await best.take(segment, await find_matches(segment, query.name, self._slices))
         return _FoundRows(query, fields, best, generation, version, mark)
 
-    async def _page(self, result: _FoundRows, start: int) -> tuple[FieldPage, int]:
+    async def _page(self, result: _FoundRows, start: int) -> tuple[ListPage, int]:
         """The page that begins with a row, and up to which row it goes."""
         query, best = result.query, result.best
         entries, taken = await self._read(query, result.fields, best.rows[start:])
@@ -138,7 +131,7 @@ class FieldPages:
         is_counted = query.count and not best.is_enough
         remaining = best.total - taken if is_counted else None
         page = Page(entries, token, remaining, result.version, result.generation)
-        return FieldPage(page, best.undecided), taken
+        return ListPage(page, best.undecided), taken
 
     async def _read(
         self, query: ListQuery, fields: FieldSelector, rows: Sequence[_Row]

@@ -15,17 +15,13 @@ from fleetbus.snapshot import Entry, SnapshotReader
 from fleetbus_proto.distribution import DistributionEvent, decode_distribution_event
 from fleetbus_proto.subjects import DISTRIBUTION_STREAM, DistributionVerb
 from fleetbus_query_api.access.authorise import Access
-from fleetbus_query_api.catalog.readable import Selection
 from fleetbus_query_api.fields.bodies import UnreadableBody, matches_entry, why_degraded
-from fleetbus_query_api.fields.kubernetes_names import translate_fields
 from fleetbus_query_api.history.latest import Latest
 from fleetbus_query_api.history.parameters import DeletedParameters
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.objects.listing import (
     ObjectListing,
     describe_resource,
-    members_of,
-    read_selectors,
 )
 from fleetbus_query_api.operations.held_deletions import MULTI_CLUSTER_RESOURCES
 from fleetbus_query_api.past.deletions import is_deletion, read_deletions
@@ -107,17 +103,8 @@ class DeletedObjects:
             UnavailableProblem: there is no connection to NATS.
             BusError: the stream cannot be read.
         """
-        fields, labels = read_selectors(parameters.field_selector, parameters.label_selector)
-        selection = Selection(
-            verb="list",
-            resource=resource,
-            clusters=parameters.cluster,
-            namespace=parameters.namespace,
-        )
-        readable = await self._listing.find(user, selection)
-        freshness = await self._listing.freshness(readable, parameters.namespace)
-        clusters, key = members_of(readable), readable.resource.key
-        fields = translate_fields(key, fields)
+        scope = await self._listing.select(user, resource, parameters)
+        clusters, key = scope.query.clusters, scope.query.resource
         past = await self._windows.ask_since(parameters.since)
         last_deletions = Latest[_Deletion](
             parameters.limit, size_of=lambda deletion: len(deletion.entry.body)
@@ -128,7 +115,7 @@ class DeletedObjects:
             deletion = _deletion(stored)
             cluster = deletion.entry.cluster
             try:
-                if matches_entry(deletion.entry, labels, fields):
+                if matches_entry(deletion.entry, scope.query.labels, scope.fields):
                     last_deletions.add(deletion)
             except UnreadableBody:
                 undecided[cluster] = undecided.get(cluster, 0) + 1
@@ -145,8 +132,8 @@ class DeletedObjects:
                 "remaining": last_deletions.total - len(latest),
                 "undecided": undecided,
                 "window": await self._windows.describe(past, clusters, key),
-                "resource": describe_resource(readable.resource),
-                **render_freshness(freshness),
+                "resource": describe_resource(scope.readable.resource),
+                **render_freshness(scope.freshness),
             },
         )
 

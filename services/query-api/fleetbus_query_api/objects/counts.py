@@ -8,17 +8,12 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
-from fleetbus.snapshot import ListQuery
-from fleetbus_query_api.catalog.readable import Selection
 from fleetbus_query_api.fields.groups import MAX_KEYS, FieldGroups, render_value
-from fleetbus_query_api.fields.kubernetes_names import translate_fields
 from fleetbus_query_api.fields.order import parse_paths
 from fleetbus_query_api.limits.connected import while_connected
 from fleetbus_query_api.objects.listing import (
     ObjectListing,
     describe_resource,
-    members_of,
-    read_selectors,
     with_undecided,
 )
 from fleetbus_query_api.requests.parameters import CountParameters, ResourcePath, refuse_repeats
@@ -48,27 +43,10 @@ class ObjectCounts:
             InvalidSelector: a selector is malformed.
             NotFoundProblem: no cluster has this resource, or the user may list it in none.
         """
-        fields, labels = read_selectors(parameters.field_selector, parameters.label_selector)
         by = parse_paths("by", parameters.by, MAX_KEYS)
         names = [field.strip() for field in parameters.by.split(",")] if by else []
-        selection = Selection(
-            verb="list",
-            resource=resource,
-            clusters=parameters.cluster,
-            namespace=parameters.namespace,
-        )
-        readable = await self._listing.find(user, selection)
-        # Freshness first: what is counted after it is at least as fresh as it says (rule A4).
-        freshness = await self._listing.freshness(readable, parameters.namespace)
-        query = ListQuery(
-            clusters=members_of(readable),
-            resource=readable.resource.key,
-            namespace=parameters.namespace or None,
-            name=parameters.name or None,
-            labels=labels or None,
-        )
-        fields = translate_fields(readable.resource.key, fields)
-        result = await self._groups.count(query, fields, by, parameters.limit)
+        scope = await self._listing.select(user, resource, parameters)
+        result = await self._groups.count(scope.query, scope.fields, by, parameters.limit)
         groups = [
             {
                 "values": dict(zip(names, map(render_value, values), strict=True)),
@@ -83,8 +61,8 @@ class ObjectCounts:
                 "groupCount": result.group_count,
                 "others": result.others,
                 "resourceVersion": str(result.version),
-                "resource": describe_resource(readable.resource),
-                **render_freshness(with_undecided(freshness, result.undecided)),
+                "resource": describe_resource(scope.readable.resource),
+                **render_freshness(with_undecided(scope.freshness, result.undecided)),
             }
         )
 

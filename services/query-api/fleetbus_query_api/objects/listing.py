@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from fleetbus.kube.field_paths import FieldPath
@@ -23,14 +23,14 @@ from fleetbus_query_api.catalog.readable import (
     ReadableResources,
     Selection,
 )
-from fleetbus_query_api.fields.found import Found, Pages
 from fleetbus_query_api.fields.kubernetes_names import translate_fields
+from fleetbus_query_api.fields.list_page import ListPage, Pages
 from fleetbus_query_api.fields.order import SortKey, parse_paths, parse_sort
-from fleetbus_query_api.fields.pages import MAX_PAGE_BYTES, FieldPage, FieldPages
+from fleetbus_query_api.fields.pages import MAX_PAGE_BYTES, FieldPages
 from fleetbus_query_api.fields.projection import MAX_FIELDS, project
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.past.source import PastSources
-from fleetbus_query_api.requests.parameters import ListParameters, require_few
+from fleetbus_query_api.requests.parameters import ListParameters, SelectionParameters, require_few
 from fleetbus_query_api.requests.user import User
 from fleetbus_query_api.responses.problem import NotFoundProblem
 from fleetbus_query_api.responses.render import (
@@ -51,6 +51,23 @@ NOT_WATCHED: Final = "not watched there"
 _NOT_A_MEMBER: Final = Freshness(
     ResourceState.UNKNOWN, None, is_complete=False, reason="not in the fleet"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ListScope:
+    """What a user may list of the objects that a request is about.
+
+    Attributes:
+        readable: the resource and the clusters.
+        freshness: was read first; what is read after it is at least as fresh as it says (rule A4).
+        query: for these objects, without a limit.
+        fields: those that match.
+    """
+
+    readable: Readable
+    freshness: Mapping[str, Freshness]
+    query: ListQuery
+    fields: FieldSelector
 
 
 class ObjectListing:
@@ -93,22 +110,14 @@ class ObjectListing:
             NotFoundProblem: no cluster has this resource, or the user may list it in none.
             HistoryError, BusError, UnavailableProblem: as `source`.
         """
-        fields, labels = read_selectors(parameters.field_selector, parameters.label_selector)
         sort = parse_sort(parameters.sort)
         paths = parse_paths("fields", parameters.fields, MAX_FIELDS)
-        selection = Selection(
-            verb="list",
-            resource=resource,
-            clusters=parameters.cluster,
-            namespace=parameters.namespace,
+        scope = await self.select(user, resource, parameters)
+        query = replace(
+            scope.query, limit=parameters.limit, continue_token=parameters.continue_token
         )
-        readable = await self.find(user, selection)
-        known_resource = readable.resource
-        # Freshness first: rows read after it are at least as fresh as it says (rule A4).
-        freshness = await self.freshness(readable, parameters.namespace)
-        query = _query(members_of(readable), known_resource, parameters, labels)
         pages = await self.source(parameters.as_of)
-        result = await pages.page(query, translate_fields(known_resource.key, fields), sort)
+        result = await pages.page(query, scope.fields, sort)
         entries = result.page.entries
         if paths:
             entries = []
@@ -121,10 +130,42 @@ class ObjectListing:
                 "continue": result.page.continue_token,
                 "remaining": result.page.remaining,
                 "resourceVersion": str(result.page.counter),
-                "resource": describe_resource(known_resource),
+                "resource": describe_resource(scope.readable.resource),
                 **await past_members(pages, query, result),
-                **render_freshness(with_undecided(freshness, result.undecided)),
+                **render_freshness(with_undecided(scope.freshness, result.undecided)),
             },
+        )
+
+    async def select(
+        self, user: User, resource: str, parameters: ListParameters | SelectionParameters
+    ) -> ListScope:
+        """Find what a user may list of the objects that a request is about.
+
+        Raises:
+            BadRequestProblem: a selector has too many requirements.
+            InvalidName: the resource name is malformed.
+            InvalidSelector: a selector is malformed.
+            NotFoundProblem: no cluster has this resource, or the user may list it in none.
+        """
+        fields, labels = read_selectors(parameters.field_selector, parameters.label_selector)
+        selection = Selection(
+            verb="list",
+            resource=resource,
+            clusters=parameters.cluster,
+            namespace=parameters.namespace,
+        )
+        readable = await self.find(user, selection)
+        query = ListQuery(
+            clusters=members_of(readable),
+            resource=readable.resource.key,
+            namespace=parameters.namespace or None,
+            name=parameters.name or None,
+            labels=labels or None,
+        )
+        # Freshness first: rows read after it are at least as fresh as it says (rule A4).
+        freshness = await self.freshness(readable, parameters.namespace)
+        return ListScope(
+            readable, freshness, query, translate_fields(readable.resource.key, fields)
         )
 
     async def source(self, as_of: str) -> Pages:
@@ -178,7 +219,7 @@ class ObjectListing:
 
     def walk(
         self, query: ListQuery, fields: FieldSelector, sort: Sequence[SortKey]
-    ) -> AsyncGenerator[FieldPage]:
+    ) -> AsyncGenerator[ListPage]:
         """Yield pages of objects in the order of a field; see `FieldPages.walk`."""
         return self._pages.walk(query, fields, sort)
 
@@ -189,7 +230,7 @@ class ObjectListing:
 
     async def page(
         self, query: ListQuery, fields: FieldSelector, sort: Sequence[SortKey] = ()
-    ) -> Found:
+    ) -> ListPage:
         """Read a page of at most `MAX_PAGE_BYTES`, of the objects whose fields match.
 
         Without a sort key they come by cluster, namespace and name.
@@ -200,9 +241,8 @@ class ObjectListing:
         """
         query, other_fields = push_down(replace(query, max_bytes=MAX_PAGE_BYTES), fields)
         if other_fields or sort:
-            result = await self._pages.find(query, other_fields, sort)
-            return Found(result.page, result.undecided)
-        return Found(await self._reader.list(query), {})
+            return await self._pages.find(query, other_fields, sort)
+        return ListPage(await self._reader.list(query), {})
 
 
 def _name_freshness(readable: Readable, states: Mapping[str, Freshness]) -> dict[str, Freshness]:
@@ -230,7 +270,7 @@ def read_selectors(fields: str, labels: str) -> tuple[FieldSelector, LabelSelect
     return by_field, by_label
 
 
-async def past_members(pages: Pages, query: ListQuery, result: Found) -> dict[str, Any]:
+async def past_members(pages: Pages, query: ListQuery, result: ListPage) -> dict[str, Any]:
     """The members of an answer about the past; none if it is about the present."""
     more = await pages.members(query)
     return more | ({"undetermined": result.undetermined.render()} if more else {})
@@ -250,23 +290,6 @@ def describe_resource(resource: KnownResource) -> dict[str, Any]:
         "namespaced": resource.namespaced,
         "versions": resource.versions,
     }
-
-
-def _query(
-    members: Sequence[str],
-    resource: KnownResource,
-    parameters: ListParameters,
-    labels: LabelSelector,
-) -> ListQuery:
-    return ListQuery(
-        clusters=members,
-        resource=resource.key,
-        namespace=parameters.namespace or None,
-        name=parameters.name or None,
-        labels=labels or None,
-        limit=parameters.limit,
-        continue_token=parameters.continue_token,
-    )
 
 
 def push_down(query: ListQuery, fields: FieldSelector) -> tuple[ListQuery, FieldSelector]:

@@ -22,8 +22,8 @@ from fleetbus.kube.selectors import FieldSelector, LabelSelector
 from fleetbus.snapshot import Entry, ListQuery, Page, SnapshotReader
 from fleetbus_query_api.catalog.cluster_listing import ClusterListing
 from fleetbus_query_api.catalog.readable import Selection
+from fleetbus_query_api.fields.list_page import ListPage
 from fleetbus_query_api.fields.order import parse_sort
-from fleetbus_query_api.fields.pages import FieldPage
 from fleetbus_query_api.objects.listing import ObjectListing, members_of
 from fleetbus_query_api.requests.parameters import check_repeats, require_few
 from fleetbus_query_api.requests.user import RequestUser, User
@@ -226,7 +226,7 @@ class _NewestObjects:
         request: Request,
         limit: int,
         first: Page,
-        pages: AsyncGenerator[FieldPage],
+        pages: AsyncGenerator[ListPage],
         render: Callable[[Entry], bytes],
     ) -> AsyncGenerator[bytes]:
         """Yield the array in chunks; a page is read when the client has received the one before."""

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
-from fleetbus.snapshot import ListQuery
 from fleetbus_proto.keys import split_object_key
-from fleetbus_query_api.catalog.readable import Selection
-from fleetbus_query_api.fields.kubernetes_names import translate_fields
 from fleetbus_query_api.fields.outliers import FieldOutliers, Outlier
 from fleetbus_query_api.limits.connected import while_connected
 from fleetbus_query_api.objects.listing import (
     ObjectListing,
     describe_resource,
-    members_of,
-    read_selectors,
     with_undecided,
 )
 from fleetbus_query_api.requests.parameters import (
@@ -54,34 +50,19 @@ class ObjectOutliers:
             ExpiredToken: the continue token is of a lost store.
             NotFoundProblem: no cluster has this resource, or the user may list it in none.
         """
-        fields, labels = read_selectors(parameters.field_selector, parameters.label_selector)
-        selection = Selection(
-            verb="list",
-            resource=resource,
-            clusters=parameters.cluster,
-            namespace=parameters.namespace,
+        scope = await self._listing.select(user, resource, parameters)
+        query = replace(
+            scope.query, limit=parameters.limit, continue_token=parameters.continue_token
         )
-        readable = await self._listing.find(user, selection)
-        # Freshness first: what is compared after it is at least as fresh as it says (rule A4).
-        freshness = await self._listing.freshness(readable, parameters.namespace)
-        query = ListQuery(
-            clusters=members_of(readable),
-            resource=readable.resource.key,
-            namespace=parameters.namespace or None,
-            name=parameters.name or None,
-            labels=labels or None,
-            limit=parameters.limit,
-            continue_token=parameters.continue_token,
-        )
-        result = await self._outliers.find(query, translate_fields(readable.resource.key, fields))
+        result = await self._outliers.find(query, scope.fields)
         return msgspec.json.encode(
             {
                 "items": list(map(_render, result.items)),
                 "continue": result.continue_token,
                 "remaining": result.remaining,
                 "resourceVersion": str(result.version),
-                "resource": describe_resource(readable.resource),
-                **render_freshness(with_undecided(freshness, result.undecided)),
+                "resource": describe_resource(scope.readable.resource),
+                **render_freshness(with_undecided(scope.freshness, result.undecided)),
             }
         )
 

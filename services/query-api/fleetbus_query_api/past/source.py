@@ -9,7 +9,7 @@ from typing import Any
 from fleetbus.kube.selectors import FieldSelector
 from fleetbus.process.clock import rfc3339
 from fleetbus.snapshot import ListQuery, Page
-from fleetbus_query_api.fields.found import Found
+from fleetbus_query_api.fields.list_page import ListPage
 from fleetbus_query_api.fields.order import SortKey
 from fleetbus_query_api.past.pages import PastPages
 from fleetbus_query_api.past.window import Asked, Windows
@@ -32,7 +32,7 @@ class PastSource:
 
     async def page(
         self, query: ListQuery, fields: FieldSelector, sort: Sequence[SortKey] = ()
-    ) -> Found:
+    ) -> ListPage:
         """Find a page; see `PastPages.find`.
 
         Raises:
@@ -45,7 +45,7 @@ class PastSource:
         past_page = await self._pages.find(query, fields, self._asked)
         self._asked = replace(self._asked, at=past_page.at)  # that of the continue token, if any
         page = Page(past_page.entries, past_page.continue_token, None, 0, "")
-        return Found(page, past_page.undecided, past_page.undetermined)
+        return ListPage(page, past_page.undecided, past_page.undetermined)
 
     async def members(self, query: ListQuery) -> dict[str, Any]:
         """The time of the list, and the window of the events."""

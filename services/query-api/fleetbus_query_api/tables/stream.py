@@ -17,21 +17,18 @@ from starlette.responses import StreamingResponse
 
 from fleetbus.errors import FleetbusError
 from fleetbus.kube.json_fields import Tree, pairs
-from fleetbus.kube.selectors import FieldSelector, LabelSelector
+from fleetbus.kube.selectors import FieldSelector
 from fleetbus.kube.trees import read_tree
 from fleetbus.snapshot import Entry, ListQuery
-from fleetbus_query_api.catalog.readable import Selection
-from fleetbus_query_api.fields.found import Found, Pages
-from fleetbus_query_api.fields.kubernetes_names import translate_fields
+from fleetbus_query_api.fields.list_page import ListPage, Pages
 from fleetbus_query_api.fields.order import SortKey, parse_sort
 from fleetbus_query_api.fields.undetermined import Undetermined
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.objects.listing import (
     ObjectListing,
     describe_resource,
-    members_of,
 )
-from fleetbus_query_api.requests.parameters import ListParameters, require_few
+from fleetbus_query_api.requests.parameters import ListParameters
 from fleetbus_query_api.requests.user import User
 from fleetbus_query_api.responses.problem import BadRequestProblem
 from fleetbus_query_api.responses.render import FIXED_HEADERS, SLICE, body_of, render_freshness
@@ -80,46 +77,28 @@ class TableListing:
         if parameters.fields:
             raise BadRequestProblem("a table has the columns of kubectl: leave `fields` out")
         sort = parse_sort(parameters.sort)
-        fields = FieldSelector.parse(parameters.field_selector)
-        labels = LabelSelector.parse(parameters.label_selector)
-        require_few("fieldSelector", len(fields.requirements))
-        require_few("labelSelector", len(labels.requirements))
-        selection = Selection(
-            verb="list",
-            resource=resource,
-            clusters=parameters.cluster,
-            namespace=parameters.namespace,
-        )
-        readable = await self._listing.find(user, selection)
-        known_resource = readable.resource
-        # Freshness first: rows read after it are at least as fresh as it says (rule A4).
-        freshness = await self._listing.freshness(readable, parameters.namespace)
-        members = members_of(readable)
+        scope = await self._listing.select(user, resource, parameters)
+        known_resource = scope.readable.resource
         columns = [
-            c for c in columns_of(known_resource, members) if parameters.wide or not c.priority
+            column
+            for column in columns_of(known_resource, scope.query.clusters)
+            if parameters.wide or not column.priority
         ]
-        query = ListQuery(
-            clusters=members,
-            resource=known_resource.key,
-            namespace=parameters.namespace or None,
-            name=parameters.name or None,
-            labels=labels or None,
-            limit=_PAGE,
-            continue_token=parameters.continue_token,
-            count=False,
+        query = replace(
+            scope.query, limit=_PAGE, continue_token=parameters.continue_token, count=False
         )
         rows = _Rows(
             columns, is_namespaced=known_resource.namespaced, show_labels=parameters.show_labels
         )
         limit = parameters.limit if "limit" in parameters.model_fields_set else None
         pages = await self._listing.source(parameters.as_of)
-        chosen = _Selected(pages, query, translate_fields(known_resource.key, fields), sort, limit)
+        chosen = _Selected(pages, query, scope.fields, sort, limit)
         first = await chosen.page(query, 0)  # what is refused is refused before the head
         head = {
             "columns": rows.definitions(),
             "resource": describe_resource(known_resource),
             **await pages.members(query),
-            **render_freshness(freshness),
+            **render_freshness(scope.freshness),
         }
         return StreamingResponse(
             self._stream(head, rows, chosen, first),
@@ -128,7 +107,7 @@ class TableListing:
         )
 
     async def _stream(
-        self, head: dict[str, Any], rows: _Rows, chosen: _Selected, result: Found
+        self, head: dict[str, Any], rows: _Rows, chosen: _Selected, result: ListPage
     ) -> AsyncGenerator[bytes]:
         yield _encode(head) + b"\n"
         undecided: dict[str, int] = {}
@@ -201,7 +180,7 @@ class _Selected:
     sort: Sequence[SortKey]
     limit: int | None
 
-    async def page(self, query: ListQuery, count: int) -> Found:
+    async def page(self, query: ListQuery, count: int) -> ListPage:
         """Find a page, after so many rows."""
         # Each page of a selection looks at all objects anew, so that it had better be a large one.
         most = _CHOSEN_PAGE if self.fields or self.sort else _PAGE

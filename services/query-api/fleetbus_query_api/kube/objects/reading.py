@@ -13,7 +13,7 @@ from starlette.responses import Response
 from fleetbus.snapshot import Entry, Freshness, ListQuery, SnapshotReader
 from fleetbus_query_api.catalog.readable import Readable, Selection
 from fleetbus_query_api.catalog.served import FLEET, no_cluster
-from fleetbus_query_api.fields.found import Found
+from fleetbus_query_api.fields.list_page import ListPage
 from fleetbus_query_api.fields.pages import MAX_PAGE_BYTES
 from fleetbus_query_api.kube.negotiation import (
     METADATA,
@@ -250,7 +250,7 @@ class KubeObjects:
         )
 
     async def _answer(
-        self, pages: _Pages, result: Found, form: Form, freshness: Mapping[str, Freshness]
+        self, pages: _Pages, result: ListPage, form: Form, freshness: Mapping[str, Freshness]
     ) -> Response:
         """Answer a page, as a whole."""
         entries = list(result.page.entries)
@@ -357,7 +357,7 @@ class _Pages:
         is_wanted = self._left is None or self._left > 0
         return is_wanted and (self._is_first or bool(self._query.continue_token))
 
-    async def read(self) -> Found:
+    async def read(self) -> ListPage:
         """Read the next page."""
         limit = _STREAMED if self._left is None else min(self._left, MAX_PAGE)
         result = await self._listing.page(replace(self._query, limit=limit), self._fields)

@@ -13,7 +13,7 @@ from fleetbus_query_api.fields.undetermined import Undetermined
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ListPage:
     """One page.
 
     Attributes:
@@ -32,7 +32,7 @@ class Pages(Protocol):
 
     async def page(
         self, query: ListQuery, fields: FieldSelector, sort: Sequence[SortKey] = ()
-    ) -> Found:
+    ) -> ListPage:
         """Find a page of the objects that match."""
         ...
 
