@@ -55,7 +55,7 @@ _NOT_A_MEMBER: Final = Freshness(
 
 @dataclass(frozen=True, slots=True)
 class ListScope:
-    """What a user may list of the objects that a request is about.
+    """The part of a resource that a user may list, and the query for the objects asked for.
 
     Attributes:
         readable: the resource and the clusters.
