@@ -17,13 +17,10 @@ from fleetbus.children.policy import DesiredChild, Policy
 from fleetbus.errors import (
     ClusterNotFound,
     Conflict,
-    Forbidden,
     IncompleteObject,
-    Invalid,
     KubeError,
     NotEngaged,
     NotFound,
-    Unauthorized,
     Unreachable,
 )
 from fleetbus.fleet.cluster import Cluster
@@ -35,6 +32,8 @@ from fleetbus.owned_objects.claim import Claim, Ownership
 from fleetbus.owned_objects.decision import Decision, RemovalPolicy, decide_apply, decide_removal
 from fleetbus.owned_objects.executor import OwnedObject
 from fleetbus.owned_objects.force import ForcePolicy
+from fleetbus.owned_objects.refusal import Refusal, refusal_of
+from fleetbus.owned_objects.secret_values import without_secret_values
 from fleetbus.process.redact import without_secret_words
 from fleetbus_proto.resources import Resource
 
@@ -75,11 +74,22 @@ class ChildOutcome:
 
 _GONE: Final = ChildOutcome(ChildState.GONE)
 _LEAVING: Final = ChildOutcome(ChildState.WAITING, "it is being deleted")
+_CHANGED: Final = ChildOutcome(ChildState.WAITING, "it was changed concurrently")
 _UNWRITTEN: Final = {
     Decision.FORGET: _GONE,  # our child does not exist
     Decision.WAIT: _LEAVING,
     Decision.PROTECTED: ChildOutcome(ChildState.PROTECTED, "it is protected, so it is not deleted"),
 }
+_REFUSALS: Final = {
+    Refusal.NAMESPACE_MISSING: ChildState.MISSING,
+    Refusal.TYPE_MISSING: ChildState.MISSING,
+    Refusal.INVALID: ChildState.REFUSED,
+    Refusal.FORBIDDEN: ChildState.REFUSED,
+    Refusal.NAMESPACE_TERMINATING: ChildState.REFUSED,
+    Refusal.ACCOUNT_MISSING: ChildState.REFUSED,
+    Refusal.UNAUTHORIZED: ChildState.REFUSED,
+}
+"""After any other the whole cluster is taken for unreachable."""
 _STATES: Final = {
     Decision.NOT_OURS: ChildState.CONFLICT,
     Decision.COPY: ChildState.EXTRA,
@@ -106,11 +116,11 @@ class ChildWriter:
 
     async def ensure(self, desired: DesiredChild) -> ChildOutcome:
         """Create or update a child."""
-        return await _outcome_of(self._ensure(desired), desired.resource)
+        return await _outcome_of(self._ensure(desired), desired.resource, desired.child.object)
 
-    async def remove(self, cluster: str, resource: Resource, found: Object) -> ChildOutcome:
+    async def remove(self, cluster: str, resource: Resource, child: Object) -> ChildOutcome:
         """Delete an object if a live read shows it is a child of this parent (rules R6, D5)."""
-        return await _outcome_of(self._remove(cluster, resource, found), resource)
+        return await _outcome_of(self._remove(cluster, resource, child), resource, child)
 
     async def list_children(self, cluster: str, resource: Resource) -> list[Object]:
         """List the children in a cluster live; none if it lacks the kind.
@@ -211,23 +221,24 @@ async def _require_unserved(live: KubeClient, resource: Resource, error: NotFoun
         raise Unreachable(0, "Unreachable", str(error)) from error
 
 
-async def _outcome_of(call: Awaitable[ChildOutcome], resource: Resource) -> ChildOutcome:
+async def _outcome_of(
+    call: Awaitable[ChildOutcome], resource: Resource, obj: Object
+) -> ChildOutcome:
     try:
         return await call
     except (ClusterNotFound, NotEngaged) as e:
         return ChildOutcome(ChildState.UNREACHABLE, str(e))
-    except NotFound as e:
-        return ChildOutcome(ChildState.MISSING, str(e))
-    except (Invalid, Forbidden, Unauthorized, IncompleteObject) as e:
-        return ChildOutcome(ChildState.REFUSED, describe_error(e, resource))
+    except IncompleteObject as e:
+        return ChildOutcome(ChildState.REFUSED, _redact(e, obj))
     except Conflict:
-        return ChildOutcome(ChildState.WAITING, "it was changed concurrently")
+        return _CHANGED
     except KubeError as e:
-        return ChildOutcome(ChildState.UNREACHABLE, describe_error(e, resource))
+        state = _REFUSALS.get(refusal_of(e), ChildState.UNREACHABLE)
+        is_hidden = resource.key == "core/secrets" and state is not ChildState.MISSING
+        return ChildOutcome(state, f"{e.status} {e.reason}" if is_hidden else _redact(e, obj))
 
 
-def describe_error(error: KubeError | IncompleteObject, resource: Resource) -> str:
-    """Describe an error; servers quote values, which must not be logged for Secrets (rule D14)."""
-    if isinstance(error, KubeError) and resource.key == "core/secrets":
-        return f"{error.status} {error.reason}"
-    return without_secret_words(str(error), limit=_MAX_MESSAGE)
+def _redact(error: Exception, obj: Object) -> str:
+    """The message of an error; servers quote values, which must not be logged (rule D14)."""
+    message = without_secret_values(str(error), obj, limit=_MAX_MESSAGE)
+    return without_secret_words(message, limit=_MAX_MESSAGE)

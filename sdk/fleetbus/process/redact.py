@@ -69,8 +69,12 @@ def without_secret_words(text: str, *, limit: int) -> str:
     for secret in _SECRETS:
         redacted = secret.sub(lambda match: f"{match[1] if match.re.groups else ''}***", redacted)
     redacted = _LONG.sub(lambda match: match[0] if _is_name(match[0]) else "***", redacted)
-    line = " ".join(redacted.split())
-    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+    return cut(" ".join(redacted.split()), limit)
+
+
+def cut(text: str, limit: int) -> str:
+    """Truncate a message of others to what is kept of it."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def _is_name(word: str) -> bool:

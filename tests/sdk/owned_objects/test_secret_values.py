@@ -1,9 +1,13 @@
+"""Messages about an object lose its secret values (rule D14)."""
+
 import base64
 from typing import Any
 
 import pytest
 
-from fleetbus_distributor.targets.target import MAX_MESSAGE, redact_secrets
+from fleetbus.owned_objects.secret_values import without_secret_values
+
+LIMIT = 600
 
 SECRET = {"kind": "Secret", "data": {"key": base64.b64encode(b"hunter2-canary").decode()}}
 
@@ -17,35 +21,39 @@ SECRET = {"kind": "Secret", "data": {"key": base64.b64encode(b"hunter2-canary").
     ],
 )
 def test_d14_a_secrets_values_are_taken_out(message: str):
-    cleaned = redact_secrets(message, SECRET)
+    cleaned = without_secret_values(message, SECRET, limit=LIMIT)
     assert "<redacted>" in cleaned
     assert "canary" not in cleaned
     assert "anything" not in cleaned
 
 
 def test_d14_a_message_about_a_secret_with_unknown_values_is_hidden():
-    assert redact_secrets("denied: hunter2-canary is weak", {"kind": "Secret"}) == "<redacted>"
+    assert (
+        without_secret_values("denied: hunter2-canary is weak", {"kind": "Secret"}, limit=LIMIT)
+        == "<redacted>"
+    )
 
 
 def test_d14_each_line_of_a_value_is_taken_out():
     secret = {"kind": "Secret", "stringData": {"key": "first-line\nsecond-line"}}
-    assert redact_secrets("saw second-line", secret) == "saw <redacted>"
+    assert without_secret_values("saw second-line", secret, limit=LIMIT) == "saw <redacted>"
 
 
 SENSITIVE: list[dict[str, Any]] = [
     {"spec": {"password": "canary"}},
     {"spec": {"env": [{"name": "DB_PASSWORD", "value": "canary"}]}},
     {"spec": {"apiToken": ["canary"]}},
+    {"password": "canary"},
 ]
 
 
 @pytest.mark.parametrize("obj", SENSITIVE)
 def test_d14_values_with_telling_names_are_taken_out(obj: dict[str, Any]):
-    assert redact_secrets("denied: canary", obj) == "denied: <redacted>"
+    assert without_secret_values("denied: canary", obj, limit=LIMIT) == "denied: <redacted>"
 
 
 def test_other_messages_stay_whole_and_are_cut_to_size():
     pod = {"kind": "Pod", "spec": {"restartPolicy": "Never"}}
     message = 'spec.restartPolicy: Invalid value: "Never": field is immutable'
-    assert redact_secrets(message, pod) == message
-    assert len(redact_secrets("x" * 5000, pod)) == MAX_MESSAGE
+    assert without_secret_values(message, pod, limit=LIMIT) == message
+    assert len(without_secret_values("x" * 5000, pod, limit=LIMIT)) == LIMIT
