@@ -16,7 +16,7 @@ from fleetbus_distributor.controllers import NAME, TARGETS
 from fleetbus_distributor.main import run as run_distributor
 from fleetbus_distributor.render.spec import CLUSTER_RESOURCE
 from fleetbus_distributor.settings import DistributorSettings
-from fleetbus_distributor.targets import missing_types
+from fleetbus_distributor.targets import memory
 from support.api.chart import crds
 from support.api.custom_resource_definitions import CRDS, definition
 from support.eventually import eventually
@@ -161,7 +161,7 @@ async def test_p18_what_is_deleted_before_the_first_list_of_its_type_comes_back(
 async def test_d9_a_type_that_somebody_else_installs_wakes_those_who_wait_for_it(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(missing_types, "_AGAIN", timedelta(minutes=5))
+    monkeypatch.setattr(memory, "_AGAIN", timedelta(minutes=5))
     rig.start_watcher(HUB, resources=(*rig.resources, MULTI_CLUSTER_RESOURCES, CLUSTER_RESOURCE))
     rig.start_watcher("t1", resources=("*",))
     rig.start_reconciler()

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from fleetbus.errors import StoreError
 from fleetbus_distributor.rounds.execute import SILENT_FOR, SilenceWatch
 from fleetbus_distributor.targets.circuit_breaker import CircuitBreaker, Cooldown
-from fleetbus_distributor.targets.seen import SeenOnTargets
+from fleetbus_distributor.targets.memory import TargetMemory
 from fleetbus_distributor.targets.shared_cooldowns import SharedCooldowns
 from fleetbus_emulator.apiserver import Hang
 from fleetbus_proto import keys
@@ -65,7 +65,7 @@ async def test_d3_a_strangers_object_is_read_before_anything_is_done_to_it(rig: 
 
 async def test_d10_a_namespace_that_is_gone_is_noticed(rig: Rig):
     template = {**CONFIG_MAP, "metadata": {"name": "m", "namespace": "far"}}
-    rig.distributor.executor.seen.note_namespace("t1", "far")  # as it existed before
+    rig.distributor.executor.memory.note_namespace("t1", "far")  # as it existed before
     rig.create(template=template, placement={"clusters": [{"name": "t1"}]})
     await rig.reconcile()
     assert rig.states() == {"t1": "Waiting/NamespaceMissing"}
@@ -97,13 +97,13 @@ def event(
 
 
 def test_d11_only_the_version_that_our_own_apply_has_made_is_ignored():
-    seen = SeenOnTargets()
-    seen.note_write("t1", {"metadata": {"uid": "u", "resourceVersion": "7"}})
-    assert seen.has_made(event("7"))
-    assert not seen.has_made(event("8"))
-    assert not seen.has_made(event("7", uid="another"))
-    assert not seen.has_made(event("7", cluster="t2"))
-    assert not seen.has_made(event("7", verb=Verb.DELETED))
+    memory = TargetMemory()
+    memory.note_write("t1", {"metadata": {"uid": "u", "resourceVersion": "7"}})
+    assert memory.has_made(event("7"))
+    assert not memory.has_made(event("8"))
+    assert not memory.has_made(event("7", uid="another"))
+    assert not memory.has_made(event("7", cluster="t2"))
+    assert not memory.has_made(event("7", verb=Verb.DELETED))
 
 
 # --- clusters that hang -----------------------------------------------------------------------

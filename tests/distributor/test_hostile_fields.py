@@ -15,9 +15,9 @@ from fleetbus.errors import KubeError
 from fleetbus.kube.applied import facts_of, is_applied, is_unchanged
 from fleetbus.kube.trees import read_tree
 from fleetbus.owned_objects.force import was_applied
+from fleetbus.owned_objects.refusal import UNDECLARED
 from fleetbus_distributor.targets.drift_report import describe_drift, find_drift, find_updated
 from fleetbus_distributor.targets.field_versions import entries_of, is_outdated, to_version
-from fleetbus_distributor.targets.target import UNDECLARED
 from support.full import examples
 from support.hostile.odd_fields import with_odd_fields
 

@@ -15,7 +15,7 @@ from fleetbus_distributor.kind import API_VERSION, KIND
 from fleetbus_distributor.targets import instances
 from fleetbus_distributor.targets.field_versions import is_outdated, to_version
 from fleetbus_distributor.targets.instances import split_instances
-from fleetbus_distributor.targets.missing_types import MissingTypes
+from fleetbus_distributor.targets.memory import MissingTypes
 from fleetbus_emulator.apiserver import Fail
 from support.api.custom_resource_definitions import CRDS, definition
 from support.eventually import eventually

@@ -79,7 +79,7 @@ def _for_one(settings: DistributorSettings, distributor: Distributor) -> Control
         return await list_requests(TARGETS, fleet, cluster=request.name)
 
     controller.watch_owned(
-        "*", owner_kind=KIND, per_cluster=True, ignore=distributor.executor.seen.has_made
+        "*", owner_kind=KIND, per_cluster=True, ignore=distributor.executor.memory.has_made
     )
     controller.watch(
         CLUSTER_RESOURCE, clusters=_is_hub, predicate=is_connection_change, map=to_cluster

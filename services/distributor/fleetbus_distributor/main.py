@@ -36,7 +36,7 @@ from fleetbus_distributor.rounds.reconcile import Distributor
 from fleetbus_distributor.rounds.settled import SettledRounds
 from fleetbus_distributor.rounds.status_pace import StatusPace
 from fleetbus_distributor.settings import DistributorSettings, share_settings
-from fleetbus_distributor.targets.missing_types import TypeWatch
+from fleetbus_distributor.targets.memory import TypeWatch
 from fleetbus_distributor.targets.shared_cooldowns import SharedCooldowns
 
 log = structlog.get_logger()
@@ -80,7 +80,7 @@ async def run(
         changes = FleetChanges(clusters=clusters, fleet=fleet, queue=for_all)
         voted = VoteWatch(bus=connections.bus, fleet=fleet, queue=for_all, controller=NAME)
         types = TypeWatch(
-            missing=distributor.executor.seen.types, reader=fleet.reader, requeue=requeue
+            missing=distributor.executor.memory.types, reader=fleet.reader, requeue=requeue
         )
         sweep = OrphanSweep(fleet, fleet.reader, settings.resync)
         outer.create_task(clusters.run(), name="clusters")

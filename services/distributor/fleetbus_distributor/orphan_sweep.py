@@ -19,9 +19,9 @@ from fleetbus.errors import FleetbusError, KubeError
 from fleetbus.fleet.orphans import Orphan, find_orphans
 from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import MULTI_CLUSTER_RESOURCES
+from fleetbus.process.redact import cut
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_distributor.fleet_view import FleetView
-from fleetbus_distributor.health.fields import cut
 from fleetbus_distributor.hub import chunks, status
 from fleetbus_distributor.hub.document import Document, KubeEvent
 from fleetbus_distributor.hub.entries import MAX_MESSAGE

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from fleetbus_distributor.health.health import HealthState, health_of
+from fleetbus_distributor.health.health import health_of
+from fleetbus_distributor.health.result import HealthState
 
 H, P, D = HealthState.HEALTHY, HealthState.PROGRESSING, HealthState.DEGRADED
 GROUPS = {

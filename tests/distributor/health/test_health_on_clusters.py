@@ -10,7 +10,7 @@ import pytest
 
 from fleetbus_distributor.errors import SpecError
 from fleetbus_distributor.health.cluster_health import ClusterHealth
-from fleetbus_distributor.health.health import Health, HealthState
+from fleetbus_distributor.health.result import Health, HealthState
 from fleetbus_distributor.hub import status
 from fleetbus_distributor.hub.status import Report
 from fleetbus_distributor.render.spec import read_spec

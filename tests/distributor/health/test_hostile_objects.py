@@ -17,7 +17,8 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.kube.trees import read_tree
 from fleetbus_distributor.health.cluster_health import ClusterHealth, StatusRules
 from fleetbus_distributor.health.feedback import Feedback
-from fleetbus_distributor.health.health import KINDS, HealthState
+from fleetbus_distributor.health.health import KINDS
+from fleetbus_distributor.health.result import HealthState
 from fleetbus_distributor.health.rules import HealthRule
 from fleetbus_distributor.hub.entries import write_entry
 from fleetbus_distributor.rollout import quiet

@@ -8,8 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from fleetbus_distributor.health.feedback import MAX_TEXT, Feedback, collect
-from fleetbus_distributor.health.health import HealthState, health_of
+from fleetbus_distributor.health.health import health_of
 from fleetbus_distributor.health.paths import ABSENT, read_path
+from fleetbus_distributor.health.result import HealthState
 from fleetbus_distributor.health.rules import HealthRule
 
 H, P, D = HealthState.HEALTHY, HealthState.PROGRESSING, HealthState.DEGRADED

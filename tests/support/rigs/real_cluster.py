@@ -19,8 +19,8 @@ from fleetbus_distributor.render.spec import DriftPolicy, Policy
 from fleetbus_distributor.targets.converge import converge
 from fleetbus_distributor.targets.corrections import Corrections
 from fleetbus_distributor.targets.limits import Limits
+from fleetbus_distributor.targets.memory import TargetMemory
 from fleetbus_distributor.targets.outcome import ClusterOutcome
-from fleetbus_distributor.targets.seen import SeenOnTargets
 from fleetbus_distributor.targets.target import Target
 
 OWNER = Owner("fleetbus.dev/v1alpha1", "MultiClusterResource", "d", "x", "u1", "hub", hub="h1")
@@ -40,7 +40,7 @@ class RealCluster:
 
     def restart(self) -> None:
         """Forget what only the memory of a process has."""
-        self._seen = SeenOnTargets()
+        self._memory = TargetMemory()
         self._corrections = Corrections()
 
     async def round(self, *objects: dict[str, Any], prune: tuple[str, ...] = ()) -> ClusterOutcome:
@@ -51,7 +51,7 @@ class RealCluster:
             manager="fleetbus-test",
             policy=Policy(delete_namespaces=True, drift=self.drift),
             corrections=self._corrections,
-            seen=self._seen,
+            memory=self._memory,
             limits=self._limits.of("c"),
             known=self.known,
             is_same=self.is_same,

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from fleetbus.process.clock import utc_now
-from fleetbus_distributor.health.fields import condition, cut
+from fleetbus.process.redact import cut
+from fleetbus_distributor.health.fields import condition
 from fleetbus_distributor.hub import status
 from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.hub.entries import entries_in

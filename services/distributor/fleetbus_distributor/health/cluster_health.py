@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from fleetbus.process.redact import cut
 from fleetbus_distributor.health.feedback import Feedback, collect
-from fleetbus_distributor.health.fields import cut
-from fleetbus_distributor.health.health import Health, HealthState, health_of
+from fleetbus_distributor.health.health import health_of
+from fleetbus_distributor.health.result import Health, HealthState
 from fleetbus_distributor.health.rules import HealthRule
 
 MAX_REASON: Final = 100

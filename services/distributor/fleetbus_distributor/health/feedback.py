@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fleetbus_distributor.health.fields import cut
+from fleetbus.process.redact import cut
 from fleetbus_distributor.health.paths import parse_path, read_path
 from fleetbus_distributor.health.rules import Selection
 from fleetbus_distributor.selectors import Strict

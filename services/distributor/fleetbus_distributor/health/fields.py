@@ -46,8 +46,3 @@ def is_true(status: Tree, kind: str) -> bool:
 def is_false(status: Tree, kind: str) -> bool:
     """Whether a condition is False."""
     return condition(status, kind).get("status") == "False"
-
-
-def cut(message: str, limit: int) -> str:
-    """Truncate what a cluster says to what is kept of it."""
-    return message if len(message) <= limit else f"{message[: limit - 1]}…"

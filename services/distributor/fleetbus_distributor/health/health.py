@@ -10,10 +10,8 @@ from typing import Any, Final
 
 from fleetbus_distributor.health import conditions, workloads
 from fleetbus_distributor.health.fields import Tree, text, tree
-from fleetbus_distributor.health.result import HEALTHY, Health, HealthState, progressing
+from fleetbus_distributor.health.result import Health, progressing
 from fleetbus_distributor.health.rules import HealthRule
-
-__all__ = ("HEALTHY", "KINDS", "Health", "HealthState", "health_of")
 
 
 def health_of(obj: Mapping[str, Any], rules: Sequence[HealthRule] = ()) -> Health:

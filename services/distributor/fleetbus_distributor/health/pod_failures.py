@@ -10,16 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from fleetbus_distributor.health.fields import (
-    Tree,
-    condition,
-    cut,
-    is_true,
-    items,
-    number,
-    text,
-    tree,
-)
+from fleetbus.process.redact import cut
+from fleetbus_distributor.health.fields import Tree, condition, is_true, items, number, text, tree
 
 _MAX_REASON: Final = 60
 _MAX_MESSAGE: Final = 250

@@ -25,7 +25,8 @@ from pydantic import (
     model_validator,
 )
 
-from fleetbus_distributor.health.fields import Tree, cut, number, tree
+from fleetbus.process.redact import cut
+from fleetbus_distributor.health.fields import Tree, number, tree
 from fleetbus_distributor.health.paths import ABSENT, parse_path, read_path
 from fleetbus_distributor.health.result import HEALTHY, NOT_OBSERVED, Health, degraded, progressing
 from fleetbus_distributor.selectors import Strict

@@ -19,8 +19,8 @@ from fleetbus.finalizers import has_finalizer, with_finalizer, without_finalizer
 from fleetbus.fleet.inventory_chunks import ChunkUnusable, Part, is_chunked, refs_of
 from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, FINALIZER, MULTI_CLUSTER_RESOURCES
+from fleetbus.process.redact import cut
 from fleetbus_distributor.errors import ChunkError
-from fleetbus_distributor.health.fields import cut
 from fleetbus_distributor.hub.chunks import STORED_WITHIN, ChunkStore, release, to_listed
 from fleetbus_distributor.hub.status import Status, is_changed
 from fleetbus_distributor.kind import API_VERSION, KIND

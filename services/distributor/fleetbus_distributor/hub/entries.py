@@ -8,9 +8,9 @@ from typing import Any, Final, TypeAlias, cast
 
 import orjson
 
+from fleetbus.process.redact import cut
 from fleetbus_distributor.health.cluster_health import ClusterHealth
-from fleetbus_distributor.health.fields import cut
-from fleetbus_distributor.health.health import HealthState
+from fleetbus_distributor.health.result import HealthState
 from fleetbus_distributor.targets.outcome import ClusterOutcome, State
 
 Status: TypeAlias = dict[str, Any]

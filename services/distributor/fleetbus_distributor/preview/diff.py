@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, TypeAlias, cast
+from collections.abc import Mapping
+from typing import Any, Final, cast
 
+from fleetbus.owned_objects.secret_values import Path, name_of, secrets_in
+from fleetbus.process.redact import MARK
 from fleetbus_cli.documents import render_yaml
-from fleetbus_distributor.targets.sensitive_names import SENSITIVE_NAME
-
-Path: TypeAlias = tuple[str, ...]
 
 _SET_BY_SERVER: Final = frozenset(
     {"managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink"}
 )
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 """It repeats the whole object, values of a Secret included."""
-_HIDDEN: Final = "<redacted>"
 _CHANGED: Final = "<redacted, changed>"
 _CONTEXT: Final = 3
 _MOST_WORK: Final = 1_000_000_000
@@ -81,7 +79,7 @@ def hide(
 
 def _marked(value: Any, path: Path, secrets: Mapping[Path, str], before: Mapping[Path, str]) -> Any:
     if path in secrets:
-        return _CHANGED if before.get(path, secrets[path]) != secrets[path] else _HIDDEN
+        return _CHANGED if before.get(path, secrets[path]) != secrets[path] else MARK
     if isinstance(value, dict):
         members = cast("dict[str, Any]", value)
         return {k: _marked(v, (*path, k), secrets, before) for k, v in members.items()}
@@ -92,42 +90,3 @@ def _marked(value: Any, path: Path, secrets: Mapping[Path, str], before: Mapping
             for at, item in enumerate(items)
         ]
     return value
-
-
-def secrets_in(tree: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    """Each secret value with its path: of Secrets all, else those of members with such names."""
-    is_secret = tree.get("kind") == "Secret"
-    for name, member in tree.items():
-        is_data = is_secret and name in ("data", "stringData")
-        yield from strings_in(member, (name,), "", is_secret=is_data)
-
-
-def strings_in(
-    value: Any, path: Path, called: str, *, is_secret: bool
-) -> Iterator[tuple[Path, str]]:
-    """Each secret string below a member, with its path.
-
-    Args:
-        value: the member.
-        path: its path.
-        called: its name.
-        is_secret: whether all strings are, also those of members with other names.
-    """
-    if isinstance(value, dict):
-        members = cast("dict[str, Any]", value)
-        item_name = str(members.get("name", ""))
-        for key, member in members.items():
-            name = item_name if key == "value" else key
-            yield from strings_in(member, (*path, key), name, is_secret=is_secret)
-    elif isinstance(value, list):
-        for at, item in enumerate(cast("list[Any]", value)):
-            inner = (*path, name_of(item, at))
-            yield from strings_in(item, inner, called, is_secret=is_secret)
-    elif is_secret or (isinstance(value, str) and SENSITIVE_NAME.search(called)):
-        yield path, str(value)
-
-
-def name_of(item: Any, at: int) -> str:
-    """The name of an item of a list, by which it is recognised after it moved; else its place."""
-    name = cast("dict[str, Any]", item).get("name") if isinstance(item, dict) else None
-    return str(name) if isinstance(name, str) and name else str(at)

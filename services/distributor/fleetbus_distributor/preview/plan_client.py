@@ -68,8 +68,8 @@ class PlanClient(DryRunClient):
 
     def place(self, path: str, tree: Object) -> None:
         """Let an object be there, as if it had been written."""
-        found: Object = {"metadata": {"resourceVersion": _UNWRITTEN}}
-        self._stored[path] = _Stored(cast("Object", merged(found, tree)))
+        version: Object = {"metadata": {"resourceVersion": _UNWRITTEN}}
+        self._stored[path] = _Stored(cast("Object", merged(version, tree)))
 
     def after(self, path: str) -> Object | None:
         """The object as it would be after the writes."""
@@ -117,7 +117,7 @@ class PlanClient(DryRunClient):
             for path, stored in self._stored.items()
             if _is_in(read_path(path), place) and "fieldSelector" not in query
         }
-        kept = [
+        unchanged = [
             item
             for item in cast("list[Object]", page.get("items") or [])
             if _path_of_item(place, item) not in changed
@@ -128,7 +128,7 @@ class PlanClient(DryRunClient):
             for tree in changed.values()
             if is_last and tree and selector.matches(tree["metadata"].get("labels") or {})
         ]
-        return {**page, "items": [*kept, *added]}
+        return {**page, "items": [*unchanged, *added]}
 
     # --- writes -------------------------------------------------------------------------------
 
@@ -211,9 +211,9 @@ class PlanClient(DryRunClient):
         except NotFound:
             if not self._is_planned(write.place):
                 raise
-        made = self._result(write, None) or {}
-        self._stored[write.path] = _Stored(made, _without_conditions(write.body))
-        return made
+        result = self._result(write, None) or {}
+        self._stored[write.path] = _Stored(result, _without_conditions(write.body))
+        return result
 
     def _is_planned(self, place: ApiPath) -> bool:
         """Whether an earlier write of this plan makes what a server misses here."""
@@ -229,18 +229,18 @@ class PlanClient(DryRunClient):
         return write.result(live, new_uid=str(uuid.uuid4()))
 
     def _store(
-        self, write: Write, made: Object | None, *, applied: Object | None = None
+        self, write: Write, result: Object | None, *, applied: Object | None = None
     ) -> Object | None:
         """Note a write and let later reads see its result, under a version of its own."""
         path = write.path
         self.writes.append(write)
         self.before.setdefault(path, None)
         stored = self._stored.get(path)
-        if made is None:
+        if result is None:
             self._stored[path] = _Stored(None)
             return None
         version = {"metadata": {"resourceVersion": f"planned-{len(self.writes)}"}}
-        tree = self._definitions.establish(cast("Object", merged(made, version)))
+        tree = self._definitions.establish(cast("Object", merged(result, version)))
         earlier = stored.applied if stored else None
         self._stored[path] = _Stored(tree, earlier if applied is None else applied)
         return tree

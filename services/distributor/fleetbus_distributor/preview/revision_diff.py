@@ -6,17 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from fleetbus_distributor.health.fields import items, text, tree
-from fleetbus_distributor.preview.diff import (
+from fleetbus.owned_objects.secret_values import (
+    SENSITIVE_NAME,
     Path,
-    diff_lines,
-    hide,
     name_of,
     secrets_in,
     strings_in,
-    without_server_fields,
 )
-from fleetbus_distributor.targets.sensitive_names import SENSITIVE_NAME
+from fleetbus_distributor.health.fields import items, text, tree
+from fleetbus_distributor.preview.diff import diff_lines, hide, without_server_fields
 
 _KIND: Final = "Secret"
 _OF_SECRETS: Final = ("data", "stringData")

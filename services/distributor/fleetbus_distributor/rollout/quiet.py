@@ -20,8 +20,9 @@ import structlog
 
 from fleetbus.errors import FleetbusError
 from fleetbus.kube.client import KubeClient
+from fleetbus.process.redact import cut
 from fleetbus_distributor.fleet_view import TargetClients
-from fleetbus_distributor.health.fields import cut, items, number, text, tree
+from fleetbus_distributor.health.fields import items, number, text, tree
 from fleetbus_distributor.hub.rollout_state import GateState
 from fleetbus_distributor.plan.intent import Inventory
 from fleetbus_distributor.rollout.advance import Finding

@@ -20,8 +20,9 @@ import structlog
 from fleetbus.errors import AlreadyExists, KubeError
 from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import OWNER_UID_LABEL
+from fleetbus.process.redact import cut
 from fleetbus_distributor.errors import RolloutError, SpecError
-from fleetbus_distributor.health.fields import cut, items, text, tree
+from fleetbus_distributor.health.fields import items, text, tree
 from fleetbus_distributor.hub.document import MANAGER, Document
 from fleetbus_distributor.hub.rollout_state import RevisionRef
 from fleetbus_distributor.kind import API_VERSION, KIND

@@ -13,8 +13,8 @@ from typing import Any, Final, TypeAlias
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.kube.client import KubeClient
+from fleetbus.process.redact import cut
 from fleetbus_distributor.fleet_view import FleetView, TargetClients
-from fleetbus_distributor.health.fields import cut
 from fleetbus_distributor.hub import entries, status
 from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.hub.rollout_state import (

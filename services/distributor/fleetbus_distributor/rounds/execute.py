@@ -22,8 +22,8 @@ from fleetbus_distributor.targets.circuit_breaker import CircuitBreaker
 from fleetbus_distributor.targets.converge import converge
 from fleetbus_distributor.targets.corrections import Corrections
 from fleetbus_distributor.targets.limits import Limits
+from fleetbus_distributor.targets.memory import TargetMemory
 from fleetbus_distributor.targets.outcome import ClusterOutcome, State
-from fleetbus_distributor.targets.seen import SeenOnTargets
 from fleetbus_distributor.targets.target import LATER, SOON, Target
 
 log = structlog.get_logger()
@@ -48,7 +48,7 @@ class Executor:
     """Clusters that take longer are reported as in progress meanwhile."""
     breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
     """Which clusters hang."""
-    seen: SeenOnTargets = field(default_factory=SeenOnTargets)
+    memory: TargetMemory = field(default_factory=TargetMemory)
     """Versions and namespaces that this process has seen on targets."""
     corrections: Corrections = field(default_factory=Corrections)
 
@@ -145,7 +145,7 @@ class Executor:
             manager=round_.manager,
             policy=round_.policy,
             corrections=self.corrections,
-            seen=self.seen,
+            memory=self.memory,
             limits=limits,
             known=work.recorded,
             only_compare=work.only_compare,

@@ -19,13 +19,13 @@ from fleetbus.kube.trees import read_tree
 from fleetbus.snapshot.reads.query import ListQuery
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus_distributor.health.fields import Tree, text, tree
-from fleetbus_distributor.health.health import HealthState
 from fleetbus_distributor.health.pod_failures import (
     Failure,
     creation_failure,
     pod_failure,
     refused_creation,
 )
+from fleetbus_distributor.health.result import HealthState
 from fleetbus_distributor.plan.intent import Owned
 from fleetbus_distributor.targets.outcome import ClusterOutcome, earliest
 

@@ -15,6 +15,7 @@ from fleetbus.kube.applied import is_unchanged
 from fleetbus.kube.discovery_documents import ApiResource
 from fleetbus.owned_objects.claim import Ownership, claim, is_paused
 from fleetbus.owned_objects.decision import Decision, decide_apply
+from fleetbus.owned_objects.refusal import Refusal
 from fleetbus.ownership import PAUSE_ANNOTATION, set_owner
 from fleetbus_distributor.plan.intent import Mark
 from fleetbus_distributor.render.spec import ConflictPolicy, DriftPolicy
@@ -35,7 +36,6 @@ from fleetbus_distributor.targets.target import (
 )
 from fleetbus_distributor.targets.update import MISSING, update
 
-_NO_MATCH: Final = "NoMatch"
 _NAMESPACES: Final = "v1/namespaces"
 _CONFIRMED_FOR: Final = timedelta(milliseconds=250)
 """Maximum age of the cluster's identity check before something is created there: nothing else shows
@@ -60,7 +60,7 @@ async def apply_object(target: Target, template: Object) -> ObjectOutcome:
         return await _apply(target, template, ref)
     except KubeError as error:
         finding = to_finding(error, template, str(ref))
-    if finding.reason == _NO_MATCH:
+    if finding.reason == Refusal.TYPE_MISSING:
         # The type was removed since it was discovered (rule D9).
         with suppress(KubeError):
             await target.client.discovery.version(ref.api_version, anew=True)
@@ -69,20 +69,20 @@ async def apply_object(target: Target, template: Object) -> ObjectOutcome:
 
 
 def _discover_after(target: Target, ref: ObjectRef) -> timedelta:
-    return target.seen.types.note_missing(target.name, ref.api_version, ref.kind, target.owner)
+    return target.memory.types.note_missing(target.name, ref.api_version, ref.kind, target.owner)
 
 
 async def _apply(target: Target, template: Object, ref: ObjectRef) -> ObjectOutcome:
     api = await target.client.discover(ref.api_version, ref.kind)
-    if api is None and target.seen.types.take_news(target.name, ref.api_version, ref.kind):
+    if api is None and target.memory.types.take_news(target.name, ref.api_version, ref.kind):
         # The cluster may have been asked a moment before its watcher reported the type.
         await target.client.discovery.version(ref.api_version, anew=True)
         api = await target.client.discover(ref.api_version, ref.kind)
     if api is None:
         message = f"{ref}: the cluster does not serve {ref.kind} of {ref.api_version}"
         retry = _discover_after(target, ref)
-        return outcome_of(ref, Finding(State.WAITING, _NO_MATCH, message, retry))
-    target.seen.types.note_served(target.name, ref.api_version, ref.kind)
+        return outcome_of(ref, Finding(State.WAITING, Refusal.TYPE_MISSING, message, retry))
+    target.memory.types.note_served(target.name, ref.api_version, ref.kind)
     obj = PlacedObject(target, target.owned_object(api, ref), ref, _marked(target, template, api))
     outcome, live = await _create_unread(obj), None
     if outcome is None:
@@ -140,18 +140,21 @@ def _obstacle(obj: PlacedObject, live: Object) -> Finding | None:
 
 async def _compare(obj: PlacedObject, live: Object) -> ObjectOutcome:
     """Let the server tell, without a write, whether an object is as it should be."""
-    configuration = made = obj.configuration
+    configuration = applied = obj.configuration
     try:
-        made = await obj.place.try_apply(configuration, live, force=True)
+        applied = await obj.place.try_apply(configuration, live, force=True)
     except KubeError as error:
         # Only a write could move the managedFields that are in the way (rule D9).
         if not is_outdated(error, live, configuration["apiVersion"]):
             raise
-    drift = find_drift(configuration, made, live, obj.target.manager)
-    if is_unchanged(live, made):
+    drift = find_drift(configuration, applied, live, obj.target.manager)
+    if is_unchanged(live, applied):
         obj.target.note_answer(configuration, live)
         return obj.applied(live)
-    if not drift and made["metadata"].get("resourceVersion") != live["metadata"]["resourceVersion"]:
+    if (
+        not drift
+        and applied["metadata"].get("resourceVersion") != live["metadata"]["resourceVersion"]
+    ):
         return obj.applied(live)  # others have changed it meanwhile: an event follows
     if is_paused(live):
         return replace(outcome_of(obj.ref, paused(obj.ref)), uid=str(live["metadata"]["uid"]))
@@ -173,13 +176,13 @@ async def _create_unread(obj: PlacedObject) -> ObjectOutcome | None:
         return None
     await target.client.confirm(within=_CONFIRMED_FOR)
     try:
-        made = await obj.place.create(obj.configuration)
+        applied = await obj.place.create(obj.configuration)
     except Conflict:
         return None  # it exists: read it
     except NotFound:
-        target.seen.forget_namespace(target.name, obj.ref.namespace)
+        target.memory.forget_namespace(target.name, obj.ref.namespace)
         return None
-    return obj.applied(made, Change.CREATED)
+    return obj.applied(applied, Change.CREATED)
 
 
 async def _create(obj: PlacedObject) -> ObjectOutcome:
@@ -191,17 +194,17 @@ async def _create(obj: PlacedObject) -> ObjectOutcome:
     if not target.may_create:
         return obj.unwritten(Finding(State.WAITING, MISSING, f"{obj.ref} is missing", SOON))
     try:
-        made = await obj.place.create(obj.configuration)
+        applied = await obj.place.create(obj.configuration)
     except NotFound:
-        target.seen.forget_namespace(target.name, obj.ref.namespace)
+        target.memory.forget_namespace(target.name, obj.ref.namespace)
         raise
     was_here = obj.recorded is not None and obj.recorded.uid and obj.recorded.mark is Mark.NONE
-    return obj.applied(made, Change.CREATED, [_DELETED] if target.is_same and was_here else [])
+    return obj.applied(applied, Change.CREATED, [_DELETED] if target.is_same and was_here else [])
 
 
 async def _has_namespace(target: Target, name: str) -> bool:
     """Whether a namespace exists; where it once did, the server refuses what comes too late."""
-    if target.seen.has_namespace(target.name, name):
+    if target.memory.has_namespace(target.name, name):
         return True
     try:
         if await target.client.get(_NAMESPACES, "", name) is None:
@@ -212,7 +215,7 @@ async def _has_namespace(target: Target, name: str) -> bool:
         if not target.service_account or target.policy.create_namespaces:
             raise
         return True
-    target.seen.note_namespace(target.name, name)
+    target.memory.note_namespace(target.name, name)
     return True
 
 
@@ -222,7 +225,7 @@ async def _namespace_missing(target: Target, name: str) -> Finding | None:
         return None
     if not target.policy.create_namespaces:
         message = f"namespace {name!r} does not exist (spec.policy.createNamespaces is off)"
-        return Finding(State.WAITING, "NamespaceMissing", message, LATER)
+        return Finding(State.WAITING, Refusal.NAMESPACE_MISSING, message, LATER)
     if not target.may_create:
         return None  # created together with the object
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}

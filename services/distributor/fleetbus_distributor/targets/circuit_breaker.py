@@ -78,8 +78,8 @@ class CircuitBreaker:
         for cluster in self._cooldowns.keys() - published.keys() - self.unpublished.keys():
             del self._cooldowns[cluster]
         for cluster, cooldown in published.items():
-            known = self._cooldowns.get(cluster)
-            is_newer = known is None or cooldown.until > known.until
+            earlier = self._cooldowns.get(cluster)
+            is_newer = earlier is None or cooldown.until > earlier.until
             if cluster not in self.unpublished and is_newer:
                 self._cooldowns[cluster] = cooldown
 

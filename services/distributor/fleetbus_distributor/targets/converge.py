@@ -17,8 +17,9 @@ from typing import Final
 import structlog
 
 from fleetbus.errors import ConfigError, KubeError
+from fleetbus.owned_objects.refusal import Refusal
 from fleetbus_distributor.health.cluster_health import ClusterHealth
-from fleetbus_distributor.health.health import Health, HealthState
+from fleetbus_distributor.health.result import Health, HealthState
 from fleetbus_distributor.plan.intent import Mark, Owned
 from fleetbus_distributor.render.template import Object, ObjectRef, reference
 from fleetbus_distributor.targets.apply import apply_object
@@ -34,7 +35,6 @@ from fleetbus_distributor.targets.outcome import (
 from fleetbus_distributor.targets.remove import Fate, Removal, remove_object
 from fleetbus_distributor.targets.target import (
     LATER,
-    THROTTLED,
     ClusterUnreachable,
     Target,
     to_finding,
@@ -115,11 +115,11 @@ async def converge(
 
 
 def _leaves(group: BaseExceptionGroup[ClusterUnreachable]) -> Iterator[ClusterUnreachable]:
-    for one in group.exceptions:
-        if isinstance(one, BaseExceptionGroup):
-            yield from _leaves(one)
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
         else:
-            yield one
+            yield error
 
 
 async def _identify(target: Target) -> None:
@@ -128,9 +128,9 @@ async def _identify(target: Target) -> None:
         uid = await target.client.accepted_uid()
     except KubeError as error:
         # Raises if the cluster refuses us as a whole.
-        found = to_finding(error, {}, "which cluster answers")
-        if found.reason == THROTTLED:
-            raise ClusterUnreachable(THROTTLED, error.message) from error
+        finding = to_finding(error, {}, "which cluster answers")
+        if finding.reason == Refusal.THROTTLED:
+            raise ClusterUnreachable(Refusal.THROTTLED, error.message) from error
         raise ClusterUnreachable("Unreachable", error.message) from error
     target.owner = target.owner.on(target.name, uid)
 
@@ -166,8 +166,8 @@ async def _apply_all(target: Target, objects: Sequence[Object], result: ClusterO
                     await _apply_batch(target, batch, result)
     except KubeError as error:
         # Raises if the cluster refuses us as a whole.
-        found = to_finding(error, {}, "discovery")
-        result.add(found.state, found.reason, found.message, found.retry)
+        finding = to_finding(error, {}, "discovery")
+        result.add(finding.state, finding.reason, finding.message, finding.retry)
 
 
 async def _apply_batch(target: Target, batch: Sequence[Object], result: ClusterOutcome) -> None:
@@ -204,10 +204,10 @@ def _timed_out(ref: ObjectRef) -> ClusterUnreachable:
 
 
 def _record(target: Target, outcome: ObjectOutcome, result: ClusterOutcome) -> None:
-    known = target.known.get(outcome.ref.key)
-    uid = outcome.uid or (known.uid if known else "")
-    mark = _mark_after(outcome, known.mark if known else Mark.NONE)
-    ran = outcome.ran if outcome.ran is not None else (known.ran if known else "")
+    recorded = target.known.get(outcome.ref.key)
+    uid = outcome.uid or (recorded.uid if recorded else "")
+    mark = _mark_after(outcome, recorded.mark if recorded else Mark.NONE)
+    ran = outcome.ran if outcome.ran is not None else (recorded.ran if recorded else "")
     result.inventory[outcome.ref.key] = Owned(outcome.ref, uid, mark, ran)
     if outcome.change is not Change.NONE:
         result.changes.append((outcome.change, outcome.ref))
@@ -227,7 +227,7 @@ def _record(target: Target, outcome: ObjectOutcome, result: ClusterOutcome) -> N
     elif outcome.drift and outcome.change is not Change.NONE:
         result.corrected.append(outcome)
         result.last_correction = describe_corrections(
-            [(str(one.ref), one.drift) for one in result.corrected]
+            [(str(correction.ref), correction.drift) for correction in result.corrected]
         )
         log.info("drift_corrected", cluster=target.name, drift=result.last_correction)
     result.add(outcome.state, outcome.reason or "Applied", outcome.message, outcome.retry)
@@ -258,11 +258,13 @@ async def _remove_all(target: Target, prune: Sequence[Owned], result: ClusterOut
         result.add(State.HELD, ALIASED, message, LATER)
         return
     going = {owned.ref.key for owned in prune}
-    kept = {one.uid for key, one in result.inventory.items() if key not in going} - {""}
+    kept_uids = {
+        owned_object.uid for key, owned_object in result.inventory.items() if key not in going
+    } - {""}
     for owned in deletion_order(prune):
         try:
             async with target.limits.in_flight, asyncio.timeout(OBJECT_TIMEOUT.total_seconds()):
-                removal = await remove_object(target, owned, kept)
+                removal = await remove_object(target, owned, kept_uids)
         except TimeoutError as error:
             raise _timed_out(owned.ref) from error
         _record_removal(target, owned, removal, result)
@@ -272,12 +274,12 @@ def _record_removal(target: Target, owned: Owned, removal: Removal, result: Clus
     if removal.is_deleted:
         result.changes.append((Change.DELETED, owned.ref))
         log.info("object_deleted", cluster=target.name, object=str(owned.ref))
-    if removal.found:
-        result.inventory[owned.ref.key] = removal.found
+    if removal.successor:
+        result.inventory[owned.ref.key] = removal.successor
     if removal.fate is Fate.KEPT:
         result.add(removal.state, removal.reason, removal.message, removal.retry)
-        found = ObjectOutcome(owned.ref, removal.state, removal.reason, removal.message)
-        result.findings.append(found)
+        finding = ObjectOutcome(owned.ref, removal.state, removal.reason, removal.message)
+        result.findings.append(finding)
         return
     result.inventory.pop(owned.ref.key, None)
     if removal.fate is Fate.RELEASED:
@@ -297,4 +299,4 @@ def stage_of(kind: str) -> int:
 
 def deletion_order(items: Sequence[Owned]) -> list[Owned]:
     """The reverse of the order in which they are applied: a CRD takes its instances along."""
-    return sorted(items, key=lambda one: stage_of(one.kind))[::-1]
+    return sorted(items, key=lambda owned: stage_of(owned.kind))[::-1]

@@ -17,7 +17,8 @@ from fleetbus.errors import Conflict
 from fleetbus.kube.applied import is_identical
 from fleetbus.kube.keyed_items import FieldsByKey
 from fleetbus.owned_objects.force import conflicts
-from fleetbus_distributor.health.fields import cut, items, text, tree
+from fleetbus.process.redact import cut
+from fleetbus_distributor.health.fields import items, text, tree
 from fleetbus_distributor.render.template import Object
 
 _NAMED: Final = 3
@@ -62,45 +63,48 @@ class _Holder:
     fields: Mapping[str, Any]
 
 
-def find_drift(wanted: Object, made: Object, live: Object, manager: str) -> list[Drift]:
+def find_drift(configuration: Object, applied: Object, live: Object, manager: str) -> list[Drift]:
     """List the fields of a template that differ on the cluster.
 
     Args:
-        wanted: the object as it would be applied; it names the fields.
-        made: the object as an apply makes it, or would make it; it has their values, as the server
-            writes them.
+        configuration: the object as it would be applied; it names the fields.
+        applied: the object as an apply makes it, or would make it; it has their values, as the
+            server writes them.
         live: the object before that, with its managedFields.
         manager: our field manager.
     """
     holders = _others(live, manager)
-    found = _differences(wanted, made, live, holders)
-    last = max(holders, key=lambda one: one.time, default=None)
+    drift = _differences(configuration, applied, live, holders)
+    last = max(holders, key=lambda field: field.time, default=None)
     if last is None:
-        return found
+        return drift
     return [
-        one if one.manager else replace(one, manager=last.manager, time=last.time) for one in found
+        field if field.manager else replace(field, manager=last.manager, time=last.time)
+        for field in drift
     ]
 
 
-def find_updated(wanted: Object, made: Object, live: Object, manager: str) -> list[Drift]:
+def find_updated(configuration: Object, applied: Object, live: Object, manager: str) -> list[Drift]:
     """List the fields that others hold by a plain update, where the template may be another one.
 
     Args:
-        wanted: the object as it is applied.
-        made: the object as that has made it.
+        configuration: the object as it is applied.
+        applied: the object as that has made it.
         live: the object before that, with its managedFields.
         manager: our field manager.
     """
-    holders = [one for one in _others(live, manager) if one.operation == "Update"]
-    return [one for one in _differences(wanted, made, live, holders) if one.manager]
+    holders = [entry for entry in _others(live, manager) if entry.operation == "Update"]
+    return [entry for entry in _differences(configuration, applied, live, holders) if entry.manager]
 
 
 def _differences(
-    wanted: Object, made: Object, live: Object, holders: Sequence[_Holder]
+    configuration: Object, applied: Object, live: Object, holders: Sequence[_Holder]
 ) -> list[Drift]:
-    metadata: Object = {name: wanted["metadata"].get(name) or {} for name in _METADATA}
-    body = {key: part for key, part in wanted.items() if key not in {*_UNOWNED, "metadata"}}
-    return list(_compare({**body, "metadata": metadata}, made, live, holders, ""))
+    metadata: Object = {name: configuration["metadata"].get(name) or {} for name in _METADATA}
+    body = {
+        key: value for key, value in configuration.items() if key not in {*_UNOWNED, "metadata"}
+    }
+    return list(_compare({**body, "metadata": metadata}, applied, live, holders, ""))
 
 
 def fields_in_conflict(error: Conflict) -> list[Drift]:
@@ -113,17 +117,17 @@ def fields_in_conflict(error: Conflict) -> list[Drift]:
     return fields
 
 
-def describe_drift(found: Sequence[Drift]) -> str:
+def describe_drift(drift: Sequence[Drift]) -> str:
     """Describe drift in a few words, without any value."""
-    named = "; ".join(map(str, found[:_NAMED]))
-    more = f"; and {len(found) - _NAMED} more fields" if len(found) > _NAMED else ""
+    named = "; ".join(map(str, drift[:_NAMED]))
+    more = f"; and {len(drift) - _NAMED} more fields" if len(drift) > _NAMED else ""
     return named + more
 
 
-def describe_corrections(found: Sequence[tuple[str, Sequence[Drift]]]) -> str:
+def describe_corrections(corrections: Sequence[tuple[str, Sequence[Drift]]]) -> str:
     """Describe drift of several objects, each with its name, without any value."""
-    named = "; ".join(f"{name}: {describe_drift(drift)}" for name, drift in found[:_NAMED])
-    more = f"; and {len(found) - _NAMED} more objects" if len(found) > _NAMED else ""
+    named = "; ".join(f"{name}: {describe_drift(drift)}" for name, drift in corrections[:_NAMED])
+    more = f"; and {len(corrections) - _NAMED} more objects" if len(corrections) > _NAMED else ""
     return named + more
 
 
@@ -131,50 +135,54 @@ def _others(live: Object, manager: str) -> list[_Holder]:
     entries: Any = live["metadata"].get("managedFields")
     others = (
         _Holder(
-            str(one.get("manager")),
-            str(one.get("time", "")),
-            str(one.get("operation", "")),
-            tree(one.get("fieldsV1")),
+            str(entry.get("manager")),
+            str(entry.get("time", "")),
+            str(entry.get("operation", "")),
+            tree(entry.get("fieldsV1")),
         )
-        for one in items(entries)
-        if one.get("manager") != manager and not one.get("subresource")
+        for entry in items(entries)
+        if entry.get("manager") != manager and not entry.get("subresource")
     )
-    return heapq.nlargest(_MAX_HOLDERS, others, key=lambda one: one.time)
+    return heapq.nlargest(_MAX_HOLDERS, others, key=lambda entry: entry.time)
 
 
 def _compare(
-    wanted: Any, made: Any, live: Any, holders: Sequence[_Holder], path: str
+    configuration: Any, applied: Any, live: Any, holders: Sequence[_Holder], path: str
 ) -> Iterator[Drift]:
-    if _is_map(wanted) and _is_map(made) and _is_map(live):
-        for key, value in wanted.items():
+    if _is_map(configuration) and _is_map(applied) and _is_map(live):
+        for key, value in configuration.items():
             inner = _within(holders, f"f:{key}")
             step = f".{key}" if key.replace("-", "").isalnum() else f'["{key}"]'
-            shown = cut(path + step, _MAX_PATH)
+            place = cut(path + step, _MAX_PATH)
             if key in live:
-                yield from _compare(value, made.get(key), live[key], inner, shown)
-            elif made.get(key) not in (None, {}, []):
-                yield Drift(shown, is_removed=True)
-    elif _is_keyed(wanted) and _is_list(made) and _is_list(live):
-        after, before = _by_name(made), _by_name(live)
-        fields = [(one, FieldsByKey(one.fields)) for one in holders]
-        for item in cast("list[Object]", wanted):
+                yield from _compare(value, applied.get(key), live[key], inner, place)
+            elif applied.get(key) not in (None, {}, []):
+                yield Drift(place, is_removed=True)
+    elif _is_keyed(configuration) and _is_list(applied) and _is_list(live):
+        after, before = _by_name(applied), _by_name(live)
+        fields = [(holder, FieldsByKey(holder.fields)) for holder in holders]
+        for item in cast("list[Object]", configuration):
             name = item["name"]
-            shown = cut(f'{path}[name="{name}"]', _MAX_PATH)
-            if (found := before.get(name)) is None:
-                yield Drift(shown, is_removed=True)
+            place = cut(f'{path}[name="{name}"]', _MAX_PATH)
+            if (item_before := before.get(name)) is None:
+                yield Drift(place, is_removed=True)
                 continue
-            inner = [replace(one, fields=part) for one, every in fields for part in every.of(found)]
-            yield from _compare(item, after.get(name), found, inner, shown)
-    elif not is_identical(made, live):
-        last = max(holders, key=lambda one: one.time, default=None)
+            inner = [
+                replace(holder, fields=item_fields)
+                for holder, every in fields
+                for item_fields in every.of(item_before)
+            ]
+            yield from _compare(item, after.get(name), item_before, inner, place)
+    elif not is_identical(applied, live):
+        last = max(holders, key=lambda holder: holder.time, default=None)
         yield Drift(path, last.manager, last.time) if last else Drift(path)
 
 
-def _by_name(found: list[Any]) -> dict[str, Object]:
+def _by_name(members: list[Any]) -> dict[str, Object]:
     """The items of a list by their names, of which the first counts."""
     named: dict[str, Object] = {}
-    for one in items(found):
-        named.setdefault(text(one.get("name")), one)
+    for member in items(members):
+        named.setdefault(text(member.get("name")), member)
     return named
 
 
@@ -186,13 +194,18 @@ def _is_list(value: Any) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
 
 
-def _is_keyed(wanted: Any) -> bool:
+def _is_keyed(value: Any) -> bool:
     """Whether a list has items that are identified by their names."""
-    every = cast("list[Any]", wanted) if isinstance(wanted, list) else []
+    every = cast("list[Any]", value) if isinstance(value, list) else []
     return bool(every) and all(
-        isinstance(one, dict) and isinstance(cast("Object", one).get("name"), str) for one in every
+        isinstance(item, dict) and isinstance(cast("Object", item).get("name"), str)
+        for item in every
     )
 
 
 def _within(holders: Sequence[_Holder], key: str) -> list[_Holder]:
-    return [replace(one, fields=tree(one.fields[key])) for one in holders if key in one.fields]
+    return [
+        replace(holder, fields=tree(holder.fields[key]))
+        for holder in holders
+        if key in holder.fields
+    ]

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from fleetbus.errors import KubeError
+from fleetbus.owned_objects.refusal import UNDECLARED
 from fleetbus_distributor.health.fields import items, tree
 from fleetbus_distributor.render.template import Object
-from fleetbus_distributor.targets.target import UNDECLARED, Target, patch_exactly
+from fleetbus_distributor.targets.target import Target, patch_exactly
 from fleetbus_proto.resources import Resource
 
 Entry: TypeAlias = dict[str, Any]
@@ -24,7 +25,7 @@ def is_outdated(error: KubeError, live: Mapping[str, Any], api_version: str) -> 
     """Whether a refusal may come from managedFields of another version of the same group."""
     if UNDECLARED not in error.message:
         return False
-    return any(_differs(one, api_version) for one in entries_of(live))
+    return any(_differs(entry, api_version) for entry in entries_of(live))
 
 
 def entries_of(live: Mapping[str, Any]) -> list[Entry]:
@@ -33,9 +34,9 @@ def entries_of(live: Mapping[str, Any]) -> list[Entry]:
 
 
 def _differs(entry: Entry, api_version: str) -> bool:
-    found = str(entry.get("apiVersion", ""))
-    same_group = found.rpartition("/")[0] == api_version.rpartition("/")[0]
-    return same_group and found != api_version
+    version = str(entry.get("apiVersion", ""))
+    same_group = version.rpartition("/")[0] == api_version.rpartition("/")[0]
+    return same_group and version != api_version
 
 
 def to_version(entries: list[Entry], api_version: str) -> list[Entry]:
@@ -59,8 +60,8 @@ def _fields_of(entry: Entry) -> Entry:
 
 def _unite(first: Entry, second: Entry) -> Entry:
     united = dict(first)
-    for name, part in second.items():
-        united[name] = _unite(tree(united.get(name)), tree(part))
+    for name, fields in second.items():
+        united[name] = _unite(tree(united.get(name)), tree(fields))
     return united
 
 
@@ -73,5 +74,5 @@ async def move_fields(target: Target, resource: Resource, live: Object, api_vers
     """
     entries = to_version(entries_of(live), api_version)
     moved = await patch_exactly(target, resource, live, {"managedFields": entries})
-    target.seen.note_write(target.name, moved)
+    target.memory.note_write(target.name, moved)
     return moved

@@ -100,4 +100,4 @@ async def _wait_for(target: Target, kind: Type, within: timedelta) -> None:
 async def _is_served(target: Target, kind: Type, *, anew: bool) -> bool:
     version, name = kind
     served = await target.client.discovery.version(version, anew=anew)
-    return any(one.kind == name for one in served)
+    return any(api.kind == name for api in served)

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from fleetbus_distributor.health.cluster_health import ClusterHealth
-from fleetbus_distributor.health.health import HEALTHY, Health
+from fleetbus_distributor.health.result import HEALTHY, Health
 from fleetbus_distributor.plan.intent import Key, Owned
 from fleetbus_distributor.render.template import ObjectRef
 from fleetbus_distributor.targets.drift_report import Drift

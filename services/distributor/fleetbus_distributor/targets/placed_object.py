@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from fleetbus.kube.applied import is_applied
 from fleetbus.owned_objects.executor import OwnedObject
-from fleetbus_distributor.health.health import Health, HealthState
+from fleetbus_distributor.health.result import Health, HealthState
 from fleetbus_distributor.plan.intent import Owned
 from fleetbus_distributor.render.spec import DriftPolicy
 from fleetbus_distributor.render.template import Object, ObjectRef
@@ -52,7 +52,7 @@ class PlacedObject:
         target = self.target
         if is_applied(self.configuration, live, target.manager):
             return True
-        return target.seen.answers.covers(target.name, self.configuration, live, target.manager)
+        return target.memory.answers.covers(target.name, self.configuration, live, target.manager)
 
     def applied(
         self, live: Object, change: Change = Change.NONE, drift: Sequence[Drift] = ()

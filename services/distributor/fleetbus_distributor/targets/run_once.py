@@ -12,7 +12,7 @@ from typing import Final
 
 from fleetbus.kube.applied import digest
 from fleetbus.kube.json_fields import look, many, text
-from fleetbus_distributor.health.health import Health, HealthState
+from fleetbus_distributor.health.result import Health, HealthState
 from fleetbus_distributor.plan.intent import Owned
 from fleetbus_distributor.render.template import Object, ObjectRef
 from fleetbus_distributor.targets.outcome import ObjectOutcome, State
@@ -38,8 +38,8 @@ def ran_after(target: Target, obj: Object, live: Object | None, outcome: ObjectO
         live: the object as it is now; None if it was created just now.
         outcome: of the attempt to apply it.
     """
-    known = target.known.get(outcome.ref.key)
-    before = known.ran if known else ""
+    recorded = target.known.get(outcome.ref.key)
+    before = recorded.ran if recorded else ""
     started = _digest_of(target, obj)
     has_it = outcome.state in (State.APPLIED, State.DRIFTED) or _is_of(before, started)
     end = end_of(live) if live else ""
@@ -50,10 +50,12 @@ def ran_after(target: Target, obj: Object, live: Object | None, outcome: ObjectO
 
 def outcome_of_gone(target: Target, obj: Object, ref: ObjectRef) -> ObjectOutcome | None:
     """The outcome for an object that is gone because it has run; None if it has to be created."""
-    known = target.known.get(ref.key)
-    if known is None or not known.uid or not _is_of(known.ran, _digest_of(target, obj)):
+    recorded = target.known.get(ref.key)
+    if recorded is None or not recorded.uid or not _is_of(recorded.ran, _digest_of(target, obj)):
         return None
-    return ObjectOutcome(ref, State.APPLIED, uid=known.uid, health=_health_of(known), ran=known.ran)
+    return ObjectOutcome(
+        ref, State.APPLIED, uid=recorded.uid, health=_health_of(recorded), ran=recorded.ran
+    )
 
 
 def end_of(live: Object) -> str:
@@ -61,17 +63,19 @@ def end_of(live: Object) -> str:
     if live.get("kind") == "Pod":
         return COMPLETE if text(live, "status", "phase") == "Succeeded" else ""
     conditions = many(live, "status", "conditions")
-    ends = [text(one, "type") for one in conditions if one.get("status") == "True"]
-    return next((_ENDS[one] for one in ends if one in _ENDS), "")
+    ends = [
+        text(condition, "type") for condition in conditions if condition.get("status") == "True"
+    ]
+    return next((_ENDS[condition] for condition in ends if condition in _ENDS), "")
 
 
 def _has_ttl(obj: Object) -> bool:
-    return any(look(obj, *part, _TTL) is not None for part in _TTL_PARTS)
+    return any(look(obj, *path, _TTL) is not None for path in _TTL_PARTS)
 
 
 def _digest_of(target: Target, obj: Object) -> str:
     """Digest of the template and of the cluster: a new one behind the name has run nothing yet."""
-    content = {key: part for key, part in obj.items() if key != "apiVersion"}
+    content = {key: value for key, value in obj.items() if key != "apiVersion"}
     return digest({"cluster": target.owner.target_uid, "object": content}).hex()[:_DIGEST]
 
 
@@ -79,8 +83,8 @@ def _is_of(ran: str, started: str) -> bool:
     return ran.partition(":")[0] == started
 
 
-def _health_of(known: Owned) -> Health:
-    end = known.ran.partition(":")[2]
+def _health_of(recorded: Owned) -> Health:
+    end = recorded.ran.partition(":")[2]
     if end == COMPLETE:
         return Health(HealthState.HEALTHY, COMPLETE, "it completed, and was cleaned up")
     if end == FAILED:

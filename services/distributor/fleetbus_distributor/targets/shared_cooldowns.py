@@ -67,11 +67,11 @@ class SharedCooldowns:
         self._breaker.changed.clear()
         unpublished = dict(self._breaker.unpublished)
         with store_errors(_FAILURE):
-            found = await self._exchange(unpublished)
+            stored = await self._exchange(unpublished)
         for cluster, published in unpublished.items():
             if self._breaker.unpublished.get(cluster) is published:
                 del self._breaker.unpublished[cluster]
-        self._breaker.learn(_read(found))
+        self._breaker.learn(_read(stored))
 
     async def _exchange(self, unpublished: Mapping[str, Cooldown | None]) -> Mapping[bytes, bytes]:
         key = keys.cooldowns()
@@ -88,11 +88,11 @@ class SharedCooldowns:
         return cast("Mapping[bytes, bytes]", answers[-1])
 
 
-def _read(found: Mapping[bytes, bytes]) -> dict[str, Cooldown]:
+def _read(stored: Mapping[bytes, bytes]) -> dict[str, Cooldown]:
     """The cooldowns that still count; anything may have written to the store (rule S8)."""
     result: dict[str, Cooldown] = {}
     now = time.time()
-    for cluster, body in found.items():
+    for cluster, body in stored.items():
         published = _read_one(body)
         # No writer cools down for longer than a moment, whatever its clock shows.
         if (

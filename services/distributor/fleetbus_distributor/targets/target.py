@@ -1,49 +1,35 @@
 """One target cluster of a MultiClusterResource, and how its refusals are reported.
 
-An API server may quote the object that it refuses. Messages go into conditions, Events and logs,
-which many more people can read than Secrets, so secret values are removed (rule D14).
+No message has a secret value of the object that an API server may quote (rule D14).
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from fleetbus.errors import (
-    Conflict,
-    Forbidden,
-    Invalid,
-    KubeError,
-    NotAccepted,
-    NotFound,
-    ServerError,
-    TooManyRequests,
-    Unauthorized,
-    Unreachable,
-)
+from fleetbus.errors import Conflict, Forbidden, KubeError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.discovery_documents import ApiResource
 from fleetbus.owned_objects.claim import Ownership, claim
 from fleetbus.owned_objects.executor import OwnedObject
 from fleetbus.owned_objects.force import ForcePolicy, conflicts
+from fleetbus.owned_objects.refusal import Refusal, refusal_of
+from fleetbus.owned_objects.secret_values import without_secret_values
 from fleetbus.ownership import PAUSE_ANNOTATION, Owner
+from fleetbus.process.redact import cut
 from fleetbus_distributor.health.cluster_health import NO_RULES, StatusRules
-from fleetbus_distributor.health.fields import cut, items
 from fleetbus_distributor.plan.intent import Key, Owned
 from fleetbus_distributor.render.spec import ConflictPolicy, DriftPolicy, Policy
 from fleetbus_distributor.render.template import Object, ObjectRef
 from fleetbus_distributor.targets.corrections import Corrections
 from fleetbus_distributor.targets.drift_report import MAX_CAUSES
 from fleetbus_distributor.targets.limits import ClusterLimits
-from fleetbus_distributor.targets.missing_right import missing_right
+from fleetbus_distributor.targets.memory import TargetMemory
 from fleetbus_distributor.targets.outcome import State
-from fleetbus_distributor.targets.seen import SeenOnTargets
-from fleetbus_distributor.targets.sensitive_names import SENSITIVE_NAME
 from fleetbus_proto.resources import Resource
 
 DELETES: Final = frozenset({Ownership.OURS, Ownership.COPY})
@@ -55,32 +41,37 @@ LATER: Final = timedelta(seconds=5)
 RARELY: Final = timedelta(minutes=1)
 """A retry does not help; the next change of the MultiClusterResource triggers one at once."""
 
-
 PAUSED: Final = "Paused"
 """The reason where a person has paused an object (rule D26)."""
-THROTTLED: Final = "Throttled"
-"""The reason of a cluster, or an object, whose API server asks us to wait."""
 
 MAX_MESSAGE: Final = 600
-UNDECLARED: Final = "field not declared in schema"
-"""The API server answers an apply so with 500: the type does not have a field."""
-_NO_ACCOUNT: Final = "error looking up service account"
 _MANAGER = re.compile(r'conflict with "([^"]{1,100})"')
 _MAX_MANAGERS = 3
 _MAX_CONFLICT = 500
 """Characters of fields and managers: the remedy after them must not be cut off."""
-_HIDDEN: Final = "<redacted>"
-_QUOTED_VALUE: Final = re.compile(r"(Invalid|Unsupported|Duplicate|Required) value: .*", re.DOTALL)
-_NOT_OF_ITS_TYPE: Final = "failed to create typed patch object"
-"""So begins the 500 of an API server to an object whose fields are not those of its type."""
-_QUOTED_BY_MERGE: Final = re.compile(r": expected (.+?), got &[^\n]*")
-"""Server-side apply quotes a value of another type: `.data.a: expected string, got &value…`."""
-_MIN_LENGTH: Final = 3
-"""Shorter strings occur in every sentence."""
 _MAX_READ: Final = 4096
-"""Characters of a message: patterns and values are looked for in every place of it."""
-_MARK: Final = "\0"
-"""Stands for a value while others are looked for, which must not be found in `<redacted>`."""
+"""Characters of a cause: a pattern is looked for in every place of it."""
+_FORBIDDEN: Final = re.compile(
+    r'[a-z0-9.]+( "[^"]*")? is forbidden: User "(?P<user>[^"]+)" cannot (?P<verb>[a-z]+) '
+    r'resource "(?P<resource>[a-z0-9./-]+)" in API group "(?P<group>[a-z0-9.-]*)"'
+    r'( in the namespace "(?P<namespace>[a-z0-9-]+)")?'
+)
+"""From its start: the words of an admission webhook come later, and may quote the object."""
+_ACCOUNT: Final = re.compile(r"system:serviceaccount:(?P<namespace>[^:]+):(?P<name>[^:]+)")
+_QUOTED: Final = re.compile(r'"(?P<name>[^"]*)"')
+_OF_CLUSTER: Final = frozenset({Refusal.UNREACHABLE, Refusal.NOT_ACCEPTED, Refusal.UNAUTHORIZED})
+"""Refusals that concern the whole cluster."""
+_FINDINGS: Final = {
+    Refusal.NAMESPACE_MISSING: (State.WAITING, LATER),
+    Refusal.TYPE_MISSING: (State.WAITING, LATER),
+    Refusal.FIELD_CONFLICT: (State.CONFLICT, RARELY),
+    Refusal.CHANGED: (State.WAITING, SOON),
+    Refusal.NAMESPACE_TERMINATING: (State.WAITING, LATER),
+    Refusal.ACCOUNT_MISSING: (State.WAITING, LATER),
+    Refusal.THROTTLED: (State.WAITING, SOON),
+    Refusal.SERVER_ERROR: (State.FAILED, LATER),
+}
+"""State and retry after each of the others; a refusal that is not here needs an edit."""
 
 
 @dataclass(slots=True)
@@ -93,7 +84,7 @@ class Target:
     manager: str
     policy: Policy
     corrections: Corrections
-    seen: SeenOnTargets
+    memory: TargetMemory
     limits: ClusterLimits
     """Limits of the objects that are worked on, over all rounds of the process."""
     known: Mapping[Key, Owned] = field(default_factory=dict[Key, Owned])
@@ -138,13 +129,13 @@ class Target:
         is_ours = claimed.ownership in DELETES and claimed.is_confirmed
         return str(live["metadata"]["uid"]) if is_ours else self.recorded_uid(ref)
 
-    def _note_apply(self, configuration: Object, made: Object) -> None:
-        self.seen.note_write(self.name, made)
-        self.note_answer(configuration, made)
+    def _note_apply(self, configuration: Object, applied: Object) -> None:
+        self.memory.note_write(self.name, applied)
+        self.note_answer(configuration, applied)
 
     def note_answer(self, configuration: Object, live: Object) -> None:
         """Remember that the server has nothing to change about an object as it is now."""
-        self.seen.answers.note(self.name, configuration, live, self.manager)
+        self.memory.answers.note(self.name, configuration, live, self.manager)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,131 +183,81 @@ async def patch_exactly(
     )
 
 
-def to_finding(error: KubeError, obj: Object, what: str) -> Finding:
+def to_finding(error: KubeError, obj: Object, subject: str) -> Finding:
     """Translate a refusal (rules D6, D9, D10, D14).
+
+    Args:
+        error: the refusal.
+        obj: the object as far as it is known.
+        subject: how the message names it.
 
     Raises:
         ClusterUnreachable: it concerns the whole cluster.
     """
-    if isinstance(error, Unreachable):
-        # Also if another cluster answers than the accepted one (rule W13).
-        reason = "NotAccepted" if isinstance(error, NotAccepted) else "Unreachable"
-        raise ClusterUnreachable(reason, error.message) from error
-    if isinstance(error, Unauthorized):
-        raise ClusterUnreachable("Unauthorized", error.message) from error
-    message = f"{what}: {redact_secrets(error.message, obj)}"
-    if isinstance(error, NotFound):
-        is_namespace = error.details.get("kind") == "namespaces" or '"namespaces"' in error.message
-        is_namespace = is_namespace or error.message.startswith("namespaces ")
-        reason = "NamespaceMissing" if is_namespace else "NoMatch"
-        return Finding(State.WAITING, reason, message, LATER)
-    if isinstance(error, Conflict):
-        return _conflict(error, message, obj, what)
-    if isinstance(error, Forbidden):
-        right = missing_right(error.message)
-        return _forbidden(error, f"{what}: {right}" if right else message)
-    if isinstance(error, TooManyRequests):
-        return Finding(State.WAITING, THROTTLED, message, error.retry_after)
-    is_of_other_type = UNDECLARED in error.message or error.message.startswith(_NOT_OF_ITS_TYPE)
-    is_invalid = isinstance(error, Invalid) or is_of_other_type
-    if isinstance(error, ServerError) and not is_invalid:
-        return Finding(State.FAILED, "ServerError", message, LATER)
-    reason = "Invalid" if is_invalid else (error.reason or "Refused")
-    return Finding(State.FAILED, reason, message, RARELY)
+    refusal = refusal_of(error)
+    if refusal in _OF_CLUSTER:
+        raise ClusterUnreachable(refusal, error.message) from error
+    state, retry = _FINDINGS.get(refusal, (State.FAILED, RARELY))
+    message, reason = redact_secrets(error.message, obj), str(refusal)
+    if isinstance(error, Conflict) and refusal is Refusal.FIELD_CONFLICT:
+        message = _describe_conflict(error, obj)
+    elif isinstance(error, Forbidden):
+        message = _missing_right(error.message) or message
+    elif refusal is Refusal.THROTTLED:
+        retry = error.retry_after
+    elif refusal is Refusal.OTHER:
+        reason = error.reason or reason
+    return Finding(state, reason, f"{subject}: {message}", retry)
 
 
-def _conflict(error: Conflict, message: str, obj: Object, what: str) -> Finding:
-    """A field of another manager is a conflict; a lost race is only repeated."""
+def redact_secrets(message: str, obj: Mapping[str, Any]) -> str:
+    """A message about an object, short and without its secret values."""
+    return without_secret_values(message, obj, limit=MAX_MESSAGE)
+
+
+def _describe_conflict(error: Conflict, obj: Object) -> str:
     fields = conflicts(error)
-    if not fields:
-        return Finding(State.WAITING, "Changed", message, SOON)
-    named = [f"{one.get('field', '')}: {one.get('message', '')}" for one in fields[:MAX_CAUSES]]
-    shown = cut(redact_secrets("; ".join(named), obj), _MAX_CONFLICT)
-    return Finding(State.CONFLICT, "FieldConflict", f"{what}: {shown}; {_remedy(fields)}", RARELY)
+    named = [
+        f"{cause.get('field', '')}: {cause.get('message', '')}" for cause in fields[:MAX_CAUSES]
+    ]
+    return f"{cut(redact_secrets('; '.join(named), obj), _MAX_CONFLICT)}; {_remedy(fields)}"
 
 
 def _remedy(causes: Sequence[Mapping[str, Any]]) -> str:
     """The two ways out of a conflict, of which the author has to choose one."""
-    found = {
+    managers = {
         name
         for cause in causes[:MAX_CAUSES]
         for name in _MANAGER.findall(str(cause.get("message"))[:_MAX_READ])
     }
-    managers = ", ".join(sorted(found)[:_MAX_MANAGERS]) or "the other manager"
+    holder = ", ".join(sorted(managers)[:_MAX_MANAGERS]) or "the other manager"
     fields, them = ("the field", "it") if len(causes) == 1 else ("these fields", "them")
     return (
-        f"drop {fields} from the template to leave {them} to {managers}, or set"
+        f"drop {fields} from the template to leave {them} to {holder}, or set"
         " spec.policy.conflict: Overwrite to take over"
     )
 
 
-def _forbidden(error: Forbidden, message: str) -> Finding:
-    causes = items(error.details.get("causes"))
-    if any(cause.get("reason") == "NamespaceTerminating" for cause in causes):
-        return Finding(State.WAITING, "NamespaceTerminating", message, LATER)
-    if _NO_ACCOUNT in error.message:
-        # A namespace gets its ServiceAccount a moment after it was created.
-        return Finding(State.WAITING, "ServiceAccountMissing", message, LATER)
-    return Finding(State.FAILED, "Forbidden", message, RARELY)
+def _missing_right(message: str) -> str:
+    """Describe a refusal of the authorizer: who may not do what; "" for any other message."""
+    denial = _FORBIDDEN.match(message)
+    if denial is None:
+        return ""
+    where = f" in namespace {denial['namespace']}" if denial["namespace"] else ""
+    if denial["verb"] == "impersonate" and denial["resource"] == "serviceaccounts":
+        quoted = _QUOTED.search(message)
+        account = f"{denial['namespace']}/{quoted['name'] if quoted else ''}"
+        return (
+            f"{_who(denial['user'])} may not impersonate ServiceAccount {account} on this cluster; "
+            f"to allow it, repeat its `fleetbus join --bootstrap` with --impersonate {account} "
+            "(for the hub itself: distributor.impersonate of the chart)"
+        )
+    group = f".{denial['group']}" if denial["group"] else ""
+    plural, slash, subresource = denial["resource"].partition("/")
+    right = f"{denial['verb']} {plural}{group}{slash}{subresource}"
+    return f"{_who(denial['user'])} may not {right}{where} on this cluster"
 
 
-def redact_secrets(message: str, obj: Mapping[str, Any]) -> str:
-    """Remove the secret values of an object from a message about it, and truncate it.
-
-    For a Secret whose values are unknown the whole message is hidden: any word may be one.
-    """
-    if obj.get("kind") == "Secret" and not (obj.get("data") or obj.get("stringData")):
-        return _HIDDEN
-    cleaned = _QUOTED_BY_MERGE.sub(r": expected \1", message[:_MAX_READ])
-    for value in sorted(_secrets_of(obj), key=len, reverse=True):
-        cleaned = cleaned.replace(value, _MARK)
-    if obj.get("kind") == "Secret":
-        cleaned = _QUOTED_VALUE.sub(rf"\1 value: {_MARK}", cleaned)
-    if len(message) > _MAX_READ and len(cleaned) <= MAX_MESSAGE:
-        return _HIDDEN  # its end may be the beginning of a value
-    cleaned = cleaned.replace(_MARK, _HIDDEN)
-    return cut(cleaned, MAX_MESSAGE)
-
-
-def _secrets_of(obj: Mapping[str, Any]) -> set[str]:
-    found = set(_secret_data(obj)) if obj.get("kind") == "Secret" else set[str]()
-    found |= set(_sensitive_members(dict(obj)))
-    pieces = {line for text in found for line in text.splitlines()}
-    return {text for text in found | pieces if len(text) >= _MIN_LENGTH}
-
-
-def _secret_data(obj: Mapping[str, Any]) -> Iterator[str]:
-    for part in ("data", "stringData"):
-        for text in _strings(obj.get(part)):
-            yield text
-            try:
-                yield base64.b64decode(text, validate=True).decode()
-            except (binascii.Error, UnicodeDecodeError, ValueError):
-                continue
-
-
-def _sensitive_members(value: Any, name: str = "") -> Iterator[str]:
-    """Values of members named like `password`, and of environment variables with such names."""
-    if isinstance(value, str):
-        if SENSITIVE_NAME.search(name):
-            yield value
-    elif isinstance(value, dict):
-        members = cast("dict[str, Any]", value)
-        called = str(members.get("name", ""))
-        for key, member in members.items():
-            yield from _sensitive_members(member, called if key == "value" else key)
-    elif isinstance(value, list):
-        for item in cast("list[Any]", value):
-            yield from _sensitive_members(item, name)
-
-
-def _strings(value: Any) -> Iterator[str]:
-    """Every string below a value."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for member in cast("dict[str, Any]", value).values():
-            yield from _strings(member)
-    elif isinstance(value, list):
-        for item in cast("list[Any]", value):
-            yield from _strings(item)
+def _who(user: str) -> str:
+    account = _ACCOUNT.fullmatch(user)
+    return f"ServiceAccount {account['namespace']}/{account['name']}" if account else f"user {user}"

@@ -58,7 +58,9 @@ async def update(obj: PlacedObject, live: Object) -> ObjectOutcome:
         if has_room:
             return _written(obj, await _send(obj, live), live)
         # Ask what an apply would change; a conflict is an error as it is without a dry run.
-        made = await obj.place.try_apply(obj.configuration, live, force=obj.place.force.overwrites)
+        applied = await obj.place.try_apply(
+            obj.configuration, live, force=obj.place.force.overwrites
+        )
     except Invalid:
         if target.policy.recreate and _may_recreate(target, live):
             return await _recreate(obj, live)
@@ -67,10 +69,10 @@ async def update(obj: PlacedObject, live: Object) -> ObjectOutcome:
         outcome = _conflict(obj, live, error)
         is_over = bool(outcome.drift) and not has_room
     else:
-        if is_unchanged(live, made):
+        if is_unchanged(live, applied):
             target.note_answer(obj.configuration, live)
             return obj.applied(live)
-        outcome, is_over = _useless(obj, made, live), True
+        outcome, is_over = _useless(obj, applied, live), True
     if is_over:
         corrections.stop(target.name, obj.order, live, target.manager, outcome)
     return outcome
@@ -88,33 +90,33 @@ async def _send(obj: PlacedObject, live: Object) -> Object:
     return await obj.place.apply(obj.configuration, moved)
 
 
-def _written(obj: PlacedObject, made: Object, live: Object) -> ObjectOutcome:
+def _written(obj: PlacedObject, applied: Object, live: Object) -> ObjectOutcome:
     """The outcome of an apply, with the changes of others that it has undone (rule D13)."""
     target = obj.target
-    if made["metadata"].get("resourceVersion") == live["metadata"].get("resourceVersion"):
-        return obj.applied(made)
+    if applied["metadata"].get("resourceVersion") == live["metadata"].get("resourceVersion"):
+        return obj.applied(applied)
     target.corrections.count(target.name, obj.order, live, target.manager, is_same=target.is_same)
     drift: Sequence[Drift] = ()
     if target.is_same:
-        drift = find_drift(obj.configuration, made, live, target.manager)
+        drift = find_drift(obj.configuration, applied, live, target.manager)
     elif was_applied(live, target.manager):  # else an edit has changed it, which is none
-        drift = find_updated(obj.configuration, made, live, target.manager)
-    return obj.applied(made, Change.UPDATED, drift)
+        drift = find_updated(obj.configuration, applied, live, target.manager)
+    return obj.applied(applied, Change.UPDATED, drift)
 
 
-def _useless(obj: PlacedObject, made: Object, live: Object) -> ObjectOutcome:
+def _useless(obj: PlacedObject, applied: Object, live: Object) -> ObjectOutcome:
     """The outcome of an object that another apply would change once more, as the last ones did."""
-    drift = find_drift(obj.configuration, made, live, obj.target.manager)
+    drift = find_drift(obj.configuration, applied, live, obj.target.manager)
     message = f"{obj.ref}: {describe_drift(drift)}, once more after each correction; {_UNTIL}"
     return obj.unwritten(Finding(State.CONFLICT, KEEPS_CHANGING, message, RARELY), live, drift)
 
 
 def _conflict(obj: PlacedObject, live: Object, error: Conflict) -> ObjectOutcome:
-    shown = [
+    drift = [
         replace(field, field=redact_secrets(field.field, obj.configuration))
         for field in fields_in_conflict(error)
     ]
-    return obj.unwritten(to_finding(error, obj.configuration, str(obj.ref)), live, shown)
+    return obj.unwritten(to_finding(error, obj.configuration, str(obj.ref)), live, drift)
 
 
 # --- replacement --------------------------------------------------------------------------------

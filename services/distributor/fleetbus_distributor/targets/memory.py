@@ -1,7 +1,12 @@
-"""Remembers the types that targets do not serve, and who waits for them (rule D9).
+"""Remembers what targets have and lack, to spare requests (rules D9, D11).
 
-The types are discovered again less and less often, because each attempt is a request. Watchers
-notice a new type by themselves: as soon as one reports it, those who wait are woken.
+Each apply comes back as an event. What the object is like at that version was the answer to the
+apply, so a round that the event triggers would read three things to find nothing. Whatever happens
+to the object later has another version and an event of its own. Another process knows nothing of
+the write; its round is spared nothing, and does no harm.
+
+Types that are missing are discovered again less and less often, because each attempt is a request.
+Watchers notice a new type by themselves: as soon as one reports it, those who wait are woken.
 """
 
 from __future__ import annotations
@@ -9,24 +14,29 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import structlog
 
 from fleetbus.errors import StoreError
+from fleetbus.kube.applied import ServerAnswers
 from fleetbus.ownership import Owner
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
 from fleetbus.store.connection import store_errors
 from fleetbus.workqueue.errors import WorkqueueError
+from fleetbus_proto.events import Event
 from fleetbus_proto.resources import CORE
+from fleetbus_proto.subjects import Verb
 
 log = structlog.get_logger()
 
-_MOST: Final = 100_000
+_MOST_NOTES: Final = 100_000
+"""The oldest go first; an event is under way for seconds at most."""
+_MOST_TYPES: Final = 100_000
 """The types that were wanted longest ago go first."""
 _MOST_OWNERS: Final = 1_000
 """Owners of one type; more of them are not woken, and try again by themselves."""
@@ -69,16 +79,16 @@ class MissingTypes:
         missing already, up to five minutes.
         """
         now, key = self._now(), (cluster, api_version, kind)
-        found = self._missing.setdefault(key, _Missing(now, now))
+        missing = self._missing.setdefault(key, _Missing(now, now))
         self._missing.move_to_end(key)
-        if now - found.last > _FORGOTTEN.total_seconds():
-            found.since = now  # nobody has wanted it for a while
-        found.last = now
-        if len(found.owners) < _MOST_OWNERS:
-            found.owners[owner.uid] = owner
-        if len(self._missing) > _MOST:
+        if now - missing.last > _FORGOTTEN.total_seconds():
+            missing.since = now  # nobody has wanted it for a while
+        missing.last = now
+        if len(missing.owners) < _MOST_OWNERS:
+            missing.owners[owner.uid] = owner
+        if len(self._missing) > _MOST_TYPES:
             self._missing.popitem(last=False)
-        return min(_AGAIN_AT_MOST, max(_AGAIN, timedelta(seconds=now - found.since)))
+        return min(_AGAIN_AT_MOST, max(_AGAIN, timedelta(seconds=now - missing.since)))
 
     def note_served(self, cluster: str, api_version: str, kind: str) -> None:
         """Remember that a type is served."""
@@ -86,10 +96,10 @@ class MissingTypes:
 
     def take_news(self, cluster: str, api_version: str, kind: str) -> bool:
         """Whether its watcher has reported a type since the cluster was last asked; only once."""
-        found = self._missing.get((cluster, api_version, kind))
-        is_news = found is not None and found.is_news
-        if found is not None:
-            found.is_news = False
+        missing = self._missing.get((cluster, api_version, kind))
+        is_news = missing is not None and missing.is_news
+        if missing is not None:
+            missing.is_news = False
         return is_news
 
     def groups(self) -> set[tuple[str, str]]:
@@ -109,19 +119,61 @@ class MissingTypes:
             group: an API group.
             records: of the resources of that group there.
         """
-        reported = {one.kind for one in records if one.state is not ResourceState.UNKNOWN}
+        reported = {record.kind for record in records if record.state is not ResourceState.UNKNOWN}
         woken: dict[str, Owner] = {}
-        for (name, version, kind), found in self._missing.items():
+        for (name, version, kind), missing in self._missing.items():
             if (name, _group_of(version)) != (cluster, group):
                 continue
-            if kind in reported and not found.is_announced:
-                woken.update(found.owners)
-                found.is_news = True
-                found.owners.clear()
+            if kind in reported and not missing.is_announced:
+                woken.update(missing.owners)
+                missing.is_news = True
+                missing.owners.clear()
                 # It may be served only a moment later.
-                found.since = self._now()
-            found.is_announced = kind in reported
+                missing.since = self._now()
+            missing.is_announced = kind in reported
         return list(woken.values())
+
+
+class TargetMemory:
+    """The versions that applies of this process have made, and what targets have and lack.
+
+    Attributes:
+        types: the types that they lack.
+        answers: the objects that their servers take for what was applied to them.
+    """
+
+    def __init__(self) -> None:
+        self.types = MissingTypes()
+        self.answers = ServerAnswers()
+        self._versions: OrderedDict[tuple[str, str, str], None] = OrderedDict()
+        self._namespaces: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def note_write(self, cluster: str, applied: Mapping[str, Any]) -> None:
+        """Remember the answer to an apply on a cluster."""
+        metadata = applied["metadata"]
+        self._versions[cluster, metadata["uid"], metadata["resourceVersion"]] = None
+        if len(self._versions) > _MOST_NOTES:
+            self._versions.popitem(last=False)
+
+    def has_made(self, event: Event) -> bool:
+        """Whether an event shows just what an apply of this process made of an object."""
+        if event.verb is Verb.DELETED:
+            return False
+        return (event.cluster, event.uid, event.resource_version) in self._versions
+
+    def note_namespace(self, cluster: str, name: str) -> None:
+        """Remember that a namespace exists."""
+        self._namespaces[cluster, name] = None
+        if len(self._namespaces) > _MOST_NOTES:
+            self._namespaces.popitem(last=False)
+
+    def forget_namespace(self, cluster: str, name: str) -> None:
+        """Forget that a namespace exists: the server has denied it."""
+        self._namespaces.pop((cluster, name), None)
+
+    def has_namespace(self, cluster: str, name: str) -> bool:
+        """Whether a namespace existed when it was last asked for; it may be gone by now."""
+        return (cluster, name) in self._namespaces
 
 
 class TypeWatch:
