@@ -165,17 +165,17 @@ class ChildrenReconciler:
         """Find the children in the snapshot; objects without a body there are read live."""
         names = self._policy.child_clusters(self._fleet)
         labels = LabelSelector.parse(self._mark.selector)
-        found: list[ObservedChild] = []
+        observed: list[ObservedChild] = []
         for resource in self._policy.children:
             query = ListQuery(clusters=names, resource=resource.key, labels=labels, count=False)
             for entry in (await self._fleet.reader.list(query)).entries:
                 if entry.body and not entry.degraded:
                     obj = cast("Object", read_tree(entry.body))
-                    found.append(ObservedChild(entry.cluster, resource, obj))
+                    observed.append(ObservedChild(entry.cluster, resource, obj))
                 elif (obj := await self._read_live(entry, resource)) is not None:
-                    found.append(ObservedChild(entry.cluster, resource, obj))
-            found += await self._find_unlabelled(names, resource, labels)
-        return found
+                    observed.append(ObservedChild(entry.cluster, resource, obj))
+            observed += await self._find_unlabelled(names, resource, labels)
+        return observed
 
     async def _read_uids(self, clusters: Iterable[str]) -> dict[str, str]:
         """Read the accepted UIDs from the snapshot; a cluster without one is left out."""
@@ -189,7 +189,7 @@ class ChildrenReconciler:
         self, names: Sequence[str], resource: Resource, labels: LabelSelector
     ) -> list[ObservedChild]:
         """Find children among objects too large for the bus, whose labels only a live read has."""
-        found: list[ObservedChild] = []
+        observed: list[ObservedChild] = []
         for entry in await self._fleet.reader.unlabelled(names, resource.key):
             try:
                 obj = await self._read_live(entry, resource)
@@ -201,8 +201,8 @@ class ChildrenReconciler:
                 self._has_unread = True
                 continue
             if obj is not None and labels.matches(obj["metadata"].get("labels") or {}):
-                found.append(ObservedChild(entry.cluster, resource, obj))
-        return found
+                observed.append(ObservedChild(entry.cluster, resource, obj))
+        return observed
 
     async def _read_live(self, entry: Entry, resource: Resource) -> Object | None:
         cluster = self._fleet.cluster(entry.cluster)
@@ -227,30 +227,32 @@ class ChildrenReconciler:
     def _evaluate(self, desired: Sequence[DesiredChild], children: Sequence[ObservedChild]) -> None:
         """Note which children are in sync as the snapshot has them, or known to be unavailable."""
         there = {child.place: child for child in children}
-        for one in desired:
-            child = there.get(one.place)
+        for item in desired:
+            child = there.get(item.place)
             if child is None or self._claim(child).ownership is not Ownership.OURS:
-                if known := self._unavailable.outcome_for(one.place, self._request):
-                    self._outcomes[one.place] = known
+                if unavailable := self._unavailable.outcome_for(item.place, self._request):
+                    self._outcomes[item.place] = unavailable
                 continue
             uid = self._uids.get(child.cluster) or marked_uid(child.object, child.cluster)
-            marked = self._mark.put_on(one.child.object, one.child.cluster, uid)
+            marked = self._mark.put_on(item.child.object, item.child.cluster, uid)
             is_leaving = child.object["metadata"].get("deletionTimestamp")
             if is_leaving:
                 continue
-            if one.child.create_only or is_in_sync(
+            if item.child.create_only or is_in_sync(
                 child.object, marked, child.cluster, self._answers
             ):
-                self._outcomes[one.place] = ChildOutcome(ChildState.IN_SYNC, object=child.object)
+                self._outcomes[item.place] = ChildOutcome(ChildState.IN_SYNC, object=child.object)
 
     def _is_settled(
         self, parent: Object, desired: Sequence[DesiredChild], children: Sequence[ObservedChild]
     ) -> bool:
-        clusters = {one.child.cluster for one in desired} if self._policy.finalizer else set[str]()
+        clusters = (
+            {item.child.cluster for item in desired} if self._policy.finalizer else set[str]()
+        )
         has_finalizer = self._annotation.has_finalizer(parent)
         if self._annotation.clusters(parent) != clusters or (clusters and not has_finalizer):
             return False
-        if any(one.place not in self._outcomes for one in desired):
+        if any(item.place not in self._outcomes for item in desired):
             return False  # state unknown
         leaving = self._leaving(desired, children)
         return all(self._claim(child).ownership is Ownership.COPY for child in leaving)
@@ -258,8 +260,8 @@ class ChildrenReconciler:
     def _leaving(
         self, desired: Sequence[DesiredChild], children: Sequence[ObservedChild]
     ) -> list[ObservedChild]:
-        kept = {one.place for one in desired}
-        leaving = [child for child in children if child.place not in kept]
+        places = {item.place for item in desired}
+        leaving = [child for child in children if child.place not in places]
         for child in leaving:
             claim = self._claim(child)
             if claim.ownership is Ownership.COPY:
@@ -306,14 +308,14 @@ class ChildrenReconciler:
         self, home: Cluster, parent: Object, desired: Sequence[DesiredChild]
     ) -> Object:
         """Put finalizer and clusters on the parent, before a child is created there."""
-        clusters = self._annotation.clusters(parent) | {one.child.cluster for one in desired}
+        clusters = self._annotation.clusters(parent) | {item.child.cluster for item in desired}
         return await self._write_annotation(home, parent, clusters)
 
     async def _ensure_all(self, desired: Sequence[DesiredChild]) -> None:
-        missing = [one for one in desired if one.place not in self._outcomes]
-        for one, outcome in zip(missing, await _gather(self._writer.ensure, missing), strict=True):
-            self._outcomes[one.place] = outcome
-            self._unavailable.update(one.place, outcome, self._request)
+        missing = [item for item in desired if item.place not in self._outcomes]
+        for item, outcome in zip(missing, await _gather(self._writer.ensure, missing), strict=True):
+            self._outcomes[item.place] = outcome
+            self._unavailable.update(item.place, outcome, self._request)
 
     async def _remove_leaving(
         self,
@@ -324,8 +326,11 @@ class ChildrenReconciler:
     ) -> None:
         """Delete children no longer desired, and clusters without children from the record."""
         leaving = self._leaving(desired, children)
-        noted, clusters = self._annotation.clusters(parent), {one.child.cluster for one in desired}
-        is_pending = any(self._outcomes[one.place].state in _RECHECKED for one in desired)
+        noted, clusters = (
+            self._annotation.clusters(parent),
+            {item.child.cluster for item in desired},
+        )
+        is_pending = any(self._outcomes[item.place].state in _RECHECKED for item in desired)
         if is_pending and (leaving or noted - clusters):
             return  # a child moves: keep the old one until the new one exists
         if (leaving or noted - clusters) and not self._fleet.is_known:
@@ -335,9 +340,9 @@ class ChildrenReconciler:
         remaining |= await self._clear_clusters(
             noted - clusters, {child.place for child in leaving}
         )
-        kept = clusters | remaining if self._policy.finalizer else set[str]()
-        if noted or kept:
-            await self._write_annotation(home, parent, kept)
+        names = clusters | remaining if self._policy.finalizer else set[str]()
+        if noted or names:
+            await self._write_annotation(home, parent, names)
 
     async def _remove_all(self, children: Iterable[ObservedChild]) -> set[str]:
         """Delete children; return the clusters where some may remain."""
@@ -366,10 +371,10 @@ class ChildrenReconciler:
                     place, ChildOutcome(ChildState.UNREACHABLE, str(e))
                 )
                 continue
-            found = [ObservedChild(name, resource, child) for child in children]
-            remaining |= await self._remove_all(one for one in found if one.place not in done)
+            observed = [ObservedChild(name, resource, child) for child in children]
+            remaining |= await self._remove_all(item for item in observed if item.place not in done)
             # A child that was just deleted is still listed while its own finalizers keep it.
-            left = {one.place for one in found} & done
+            left = {item.place for item in observed} & done
             remaining |= {name for place in left if self._outcomes[place].state in _REMAINING}
         return remaining
 
@@ -459,14 +464,14 @@ class ChildrenReconciler:
         """Return the children for the propagate function, with their problems."""
         there = {child.place: child.object for child in children}
         current: list[Child] = []
-        for one in desired:
-            outcome = self._outcomes[one.place]
-            obj = outcome.object or there.pop(one.place, None) or one.child.object
-            there.pop(one.place, None)
+        for item in desired:
+            outcome = self._outcomes[item.place]
+            obj = outcome.object or there.pop(item.place, None) or item.child.object
+            there.pop(item.place, None)
             problem = (
                 "" if outcome.state is ChildState.IN_SYNC else outcome.message or outcome.state
             )
-            current.append(replace(one.child, object=obj, problem=problem))
+            current.append(replace(item.child, object=obj, problem=problem))
         return current
 
     def _requeue(self) -> Result | None:

@@ -57,7 +57,7 @@ def draft(
     """A draft, by the names of the objects that each cluster is to have."""
     placed = sorted({*wanted, *waiting.split(), *broken.split()})
     return Draft(
-        placed=Placed([Member(name) for name in placed], unknown.split(), by_selector=False),
+        placed=Placed([Member(name) for name in placed], unknown.split()),
         objects={cluster: [{"name": name} for name in names] for cluster, names in wanted.items()},
         wanted={cluster: [ref(name) for name in names] for cluster, names in wanted.items()},
         revisions=dict.fromkeys(wanted, revision),

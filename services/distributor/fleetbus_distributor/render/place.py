@@ -23,8 +23,6 @@ class Placed:
 
     targets: list[Member]
     unknown: list[str]
-    by_selector: bool
-    """Whether there is a selector: no cluster may then be an accident (rule D8)."""
 
 
 def place(placement: Placement, members: Iterable[Member], hub: str) -> Placed:
@@ -45,7 +43,6 @@ def place(placement: Placement, members: Iterable[Member], hub: str) -> Placed:
     return Placed(
         targets=[by_name[name] for name in sorted(names) if name in by_name],
         unknown=sorted(name for name in names if name not in by_name),
-        by_selector=placement.cluster_selector is not None,
     )
 
 

@@ -65,9 +65,7 @@ _IN_EVERY_NAMESPACE: Final = frozenset(
 _PASSING: Final = frozenset({("core", "events"), ("events.k8s.io", "events")})
 
 
-async def remove_object(
-    target: Target, owned: Owned, kept_uids: AbstractSet[str] = frozenset()
-) -> Removal:
+async def remove_object(target: Target, owned: Owned, kept_uids: AbstractSet[str]) -> Removal:
     """Delete an object, or give it up.
 
     Args:
