@@ -8,16 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from fleetbus_distributor.health.fields import (
-    Tree,
-    condition,
-    is_false,
-    is_true,
-    items,
-    number,
-    text,
-    tree,
-)
+from fleetbus.kube.json_fields import many, mapping, string
+from fleetbus_distributor.health.fields import Tree, condition, is_false, is_true, number
 from fleetbus_distributor.health.result import (
     HEALTHY,
     NOT_OBSERVED,
@@ -34,7 +26,7 @@ _READY: Final = ("Ready", "Available")
 
 def by_conditions(obj: Tree, status: Tree) -> Health:
     """Evaluate any kind by the usual conditions."""
-    generation = number(tree(obj.get("metadata")).get("generation"))
+    generation = number(mapping(obj, "metadata").get("generation"))
     observed = status.get("observedGeneration")
     if isinstance(observed, int) and observed < generation:
         return NOT_OBSERVED
@@ -75,7 +67,7 @@ def custom_resource_definition(_obj: Tree, status: Tree) -> Health:
 
 def persistent_volume_claim(_obj: Tree, status: Tree) -> Health:
     """It is bound."""
-    phase = text(status.get("phase"))
+    phase = string(status, "phase")
     if phase == "Lost":
         return degraded("Lost", "its volume is lost")
     return HEALTHY if phase == "Bound" else progressing(phase or "Pending", "it is not bound")
@@ -83,7 +75,7 @@ def persistent_volume_claim(_obj: Tree, status: Tree) -> Health:
 
 def persistent_volume(_obj: Tree, status: Tree) -> Health:
     """It can be claimed, or is claimed."""
-    phase = text(status.get("phase"))
+    phase = string(status, "phase")
     if phase == "Failed":
         return degraded("Failed", "it could not be reclaimed")
     return progressing("Pending", "it is not available") if phase in ("", "Pending") else HEALTHY
@@ -91,9 +83,9 @@ def persistent_volume(_obj: Tree, status: Tree) -> Health:
 
 def service(obj: Tree, status: Tree) -> Health:
     """A load balancer has an address; every other Service is healthy at once."""
-    if tree(obj.get("spec")).get("type") != "LoadBalancer":
+    if mapping(obj, "spec").get("type") != "LoadBalancer":
         return HEALTHY
-    if items(tree(status.get("loadBalancer")).get("ingress")):
+    if many(status, "loadBalancer", "ingress"):
         return HEALTHY
     return progressing("NoAddress", "its load balancer has no address")
 
@@ -107,7 +99,7 @@ def namespace(_obj: Tree, status: Tree) -> Health:
 
 def pod_disruption_budget(obj: Tree, status: Tree) -> Health:
     """Enough pods are healthy."""
-    generation = number(tree(obj.get("metadata")).get("generation"))
+    generation = number(mapping(obj, "metadata").get("generation"))
     if number(status.get("observedGeneration")) < generation:
         return NOT_OBSERVED
     current, desired = number(status.get("currentHealthy")), number(status.get("desiredHealthy"))

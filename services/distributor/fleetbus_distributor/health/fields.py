@@ -1,24 +1,13 @@
-"""Reads fields of objects that anybody may have written: what has another type is absent."""
+"""Reads conditions and numbers of untrusted objects: a value of another type counts as absent."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
+
+from fleetbus.kube.json_fields import many
 
 Tree: TypeAlias = Mapping[str, Any]
-
-
-def tree(value: Any) -> dict[str, Any]:
-    """The value if it is an object, else an empty one."""
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def items(value: Any) -> list[dict[str, Any]]:
-    """The objects in a list."""
-    if not isinstance(value, list):
-        return []
-    values = cast("list[Any]", value)
-    return [cast("dict[str, Any]", item) for item in values if isinstance(item, dict)]
 
 
 def number(value: Any, default: int = 0) -> int:
@@ -26,14 +15,9 @@ def number(value: Any, default: int = 0) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else default
 
 
-def text(value: Any) -> str:
-    """The value if it is a string."""
-    return value if isinstance(value, str) else ""
-
-
 def condition(status: Tree, kind: str) -> dict[str, Any]:
     """The condition of a type; empty if it is absent."""
-    every = items(status.get("conditions"))
+    every = many(status, "conditions")
     absent: dict[str, Any] = {}
     return next((item for item in every if item.get("type") == kind), absent)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from fleetbus.kube.json_fields import mapping, string
 from fleetbus_distributor.health import conditions, workloads
-from fleetbus_distributor.health.fields import Tree, text, tree
+from fleetbus_distributor.health.fields import Tree
 from fleetbus_distributor.health.result import Health, progressing
 from fleetbus_distributor.health.rules import HealthRule
 
@@ -21,14 +22,14 @@ def health_of(obj: Mapping[str, Any], rules: Sequence[HealthRule] = ()) -> Healt
         obj: the object.
         rules: of the spec; the first one that selects the object decides.
     """
-    if tree(obj.get("metadata")).get("deletionTimestamp"):
+    if mapping(obj, "metadata").get("deletionTimestamp"):
         return progressing("Terminating", "it is being deleted")
     for rule in rules:
         if rule.selects_object(obj):
             return rule.evaluate(obj)
-    group = text(obj.get("apiVersion")).rpartition("/")[0]
-    evaluate = KINDS.get((group, text(obj.get("kind"))), conditions.by_conditions)
-    return evaluate(obj, tree(obj.get("status")))
+    group = string(obj, "apiVersion").rpartition("/")[0]
+    evaluate = KINDS.get((group, string(obj, "kind")), conditions.by_conditions)
+    return evaluate(obj, mapping(obj, "status"))
 
 
 KINDS: Final[dict[tuple[str, str], Callable[[Tree, Tree], Health]]] = {

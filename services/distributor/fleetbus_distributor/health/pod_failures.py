@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from fleetbus.kube.json_fields import many, mapping, string
 from fleetbus.process.redact import cut
-from fleetbus_distributor.health.fields import Tree, condition, is_true, items, number, text, tree
+from fleetbus_distributor.health.fields import Tree, condition, is_true, number
 
 _MAX_REASON: Final = 60
 _MAX_MESSAGE: Final = 250
@@ -41,11 +42,11 @@ def pod_failure(pods: Iterable[Tree]) -> Failure | None:
 
 def creation_failure(owner: Tree) -> Failure | None:
     """Why the pods of a ReplicaSet cannot be created: a quota, or a webhook that refuses them."""
-    status = tree(owner.get("status"))
+    status = mapping(owner, "status")
     if not is_true(status, "ReplicaFailure"):
         return None
     failed = condition(status, "ReplicaFailure")
-    reason = text(failed.get("reason")) or "ReplicaFailure"
+    reason = string(failed, "reason") or "ReplicaFailure"
     return _failure(
         f"{owner.get('kind', 'ReplicaSet')} {_name(owner)}", reason, failed.get("message")
     )
@@ -58,50 +59,50 @@ def refused_creation(events: Iterable[Tree], uid: str) -> Failure | None:
         events: Kubernetes Events of its namespace.
         uid: its UID.
     """
-    about_it = [event for event in events if tree(event.get("involvedObject")).get("uid") == uid]
+    about_it = [event for event in events if mapping(event, "involvedObject").get("uid") == uid]
     absent: Tree = {}
     last = max(about_it, key=_time_of, default=absent)
-    if text(last.get("reason")) != _REFUSED:
+    if string(last, "reason") != _REFUSED:
         return None  # there is none, or something has happened since
-    about = tree(last.get("involvedObject"))
-    named = f"{text(about.get('kind'))} {text(about.get('name'))}"
+    about = mapping(last, "involvedObject")
+    named = f"{string(about.get('kind'))} {string(about.get('name'))}"
     return _failure(named, _REFUSED, last.get("message"))
 
 
 def _time_of(event: Tree) -> str:
-    series = tree(event.get("series"))
+    series = mapping(event, "series")
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
-    return next((text(time) for time in times if text(time)), "")
+    return next((string(time) for time in times if string(time)), "")
 
 
 def _failures(pod: Tree) -> Iterator[Failure]:
-    status = tree(pod.get("status"))
+    status = mapping(pod, "status")
     about = f"pod {_name(pod)}"
-    if tree(pod.get("metadata")).get("deletionTimestamp") or status.get("phase") == "Succeeded":
+    if mapping(pod, "metadata").get("deletionTimestamp") or status.get("phase") == "Succeeded":
         return
     for container in _containers(status):
         yield from _of_container(about, container)
     if status.get("phase") == "Failed":
-        yield _failure(about, text(status.get("reason")) or "Failed", status.get("message"))
+        yield _failure(about, string(status, "reason") or "Failed", status.get("message"))
     scheduled = condition(status, "PodScheduled")
     if scheduled.get("status") == "False":
-        reason = text(scheduled.get("reason")) or "Unschedulable"
+        reason = string(scheduled, "reason") or "Unschedulable"
         yield _failure(about, reason, scheduled.get("message"))
 
 
 def _of_container(about: str, container: Tree) -> Iterator[Failure]:
-    state, last = tree(container.get("state")), tree(container.get("lastState"))
-    waiting = tree(state.get("waiting"))
-    reason = text(waiting.get("reason"))
+    state, last = mapping(container, "state"), mapping(container, "lastState")
+    waiting = mapping(state, "waiting")
+    reason = string(waiting, "reason")
     if reason == _CRASHED:
         yield _failure(
-            about, reason, _end_of(tree(last.get("terminated"))) or waiting.get("message")
+            about, reason, _end_of(mapping(last, "terminated")) or waiting.get("message")
         )
     elif is_stuck(reason):
         yield _failure(about, reason, waiting.get("message"))
-    ended = tree(state.get("terminated")) or tree(last.get("terminated"))
+    ended = mapping(state, "terminated") or mapping(last, "terminated")
     if ended and number(ended.get("exitCode")) != 0 and container.get("ready") is not True:
-        yield _failure(about, text(ended.get("reason")) or "Error", _exit_code(ended))
+        yield _failure(about, string(ended, "reason") or "Error", _exit_code(ended))
 
 
 def is_stuck(reason: str) -> bool:
@@ -111,7 +112,7 @@ def is_stuck(reason: str) -> bool:
 
 def _end_of(terminated: Tree) -> str:
     """Describe how a container ended before it was restarted; "" if that is not known."""
-    reason = text(terminated.get("reason"))
+    reason = string(terminated, "reason")
     return f"{reason}, {_exit_code(terminated)}" if reason else ""
 
 
@@ -121,17 +122,17 @@ def _exit_code(terminated: Tree) -> str:
 
 def _failure(about: str, reason: str, message: object) -> Failure:
     short = cut(reason, _MAX_REASON)
-    parts = [about, short, cut(" ".join(text(message).split()), _MAX_MESSAGE)]
+    parts = [about, short, cut(" ".join(string(message).split()), _MAX_MESSAGE)]
     return Failure(short, ": ".join(filter(None, parts)))
 
 
 def _containers(status: Tree) -> list[Tree]:
-    return [container for field in _CONTAINERS for container in items(status.get(field))]
+    return [container for field in _CONTAINERS for container in many(status, field)]
 
 
 def _name(obj: Tree) -> str:
-    return text(tree(obj.get("metadata")).get("name"))
+    return string(obj, "metadata", "name")
 
 
 def _age(obj: Tree) -> tuple[str, str]:
-    return text(tree(obj.get("metadata")).get("creationTimestamp")), _name(obj)
+    return string(obj, "metadata", "creationTimestamp"), _name(obj)

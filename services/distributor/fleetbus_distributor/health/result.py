@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from fleetbus_distributor.health.fields import text
+from fleetbus.kube.json_fields import string
 
 
 class HealthState(StrEnum):
@@ -49,5 +49,5 @@ def from_condition(
     state: HealthState, condition: Mapping[str, Any], reason: str, message: str
 ) -> Health:
     """A health with reason and message of a condition, or these if it has none."""
-    own_reason, own_message = text(condition.get("reason")), text(condition.get("message"))
+    own_reason, own_message = string(condition, "reason"), string(condition, "message")
     return Health(state, own_reason or reason, own_message or message)

@@ -25,8 +25,9 @@ from pydantic import (
     model_validator,
 )
 
+from fleetbus.kube.json_fields import mapping
 from fleetbus.process.redact import cut
-from fleetbus_distributor.health.fields import Tree, number, tree
+from fleetbus_distributor.health.fields import Tree, number
 from fleetbus_distributor.health.paths import ABSENT, parse_path, read_path
 from fleetbus_distributor.health.result import HEALTHY, NOT_OBSERVED, Health, degraded, progressing
 from fleetbus_distributor.selectors import Strict
@@ -53,7 +54,7 @@ class Selection(Strict):
 
     def selects_object(self, obj: Tree) -> bool:
         """Whether an object, as it was read, is one of these."""
-        metadata = tree(obj.get("metadata"))
+        metadata = mapping(obj, "metadata")
         return (
             (self.api_version, self.kind) == (obj.get("apiVersion"), obj.get("kind"))
             and self.name in (None, metadata.get("name"))
@@ -143,5 +144,5 @@ class HealthRule(Selection):
 
 
 def _is_observed(obj: Tree) -> bool:
-    generation = number(tree(obj.get("metadata")).get("generation"))
-    return number(tree(obj.get("status")).get("observedGeneration")) >= generation
+    generation = number(mapping(obj, "metadata").get("generation"))
+    return number(mapping(obj, "status").get("observedGeneration")) >= generation

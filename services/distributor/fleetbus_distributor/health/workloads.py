@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from fleetbus_distributor.health.fields import (
-    Tree,
-    condition,
-    is_true,
-    items,
-    number,
-    text,
-    tree,
-)
+from fleetbus.kube.json_fields import many, mapping, string
+from fleetbus_distributor.health.fields import Tree, condition, is_true, number
 from fleetbus_distributor.health.pod_failures import is_stuck
 from fleetbus_distributor.health.result import (
     HEALTHY,
@@ -45,7 +38,7 @@ def deployment(obj: Tree, status: Tree) -> Health:
     )
     if late_replicas is None:
         return HEALTHY
-    if tree(obj.get("spec")).get("paused") is True:
+    if mapping(obj, "spec").get("paused") is True:
         return progressing("Paused", "it is paused (spec.paused)")
     return _not_created(status) or late_replicas
 
@@ -66,11 +59,11 @@ def stateful_set(obj: Tree, status: Tree) -> Health:
     if not _is_observed(obj, status):
         return NOT_OBSERVED
     replicas = _replicas(obj)
-    spec = tree(obj.get("spec"))
+    spec = mapping(obj, "spec")
     ready = "availableReplicas" if number(spec.get("minReadySeconds")) else "readyReplicas"
     return (
         _few(status, ready, replicas, "replicas are ready")
-        or _old_revision(tree(spec.get("updateStrategy")), status, replicas)
+        or _old_revision(mapping(spec, "updateStrategy"), status, replicas)
         or HEALTHY
     )
 
@@ -79,7 +72,7 @@ def _old_revision(strategy: Tree, status: Tree, replicas: int) -> Health | None:
     is_same = status.get("currentRevision") == status.get("updateRevision")
     if strategy.get("type") == "OnDelete" or is_same:
         return None
-    partition = number(tree(strategy.get("rollingUpdate")).get("partition"))
+    partition = number(mapping(strategy, "rollingUpdate").get("partition"))
     if partition:
         return _few(status, "updatedReplicas", max(0, replicas - partition), "replicas are updated")
     updated = number(status.get("updatedReplicas"))
@@ -91,7 +84,7 @@ def daemon_set(obj: Tree, status: Tree) -> Health:
     if not _is_observed(obj, status):
         return NOT_OBSERVED
     pods = number(status.get("desiredNumberScheduled"))
-    strategy = tree(tree(obj.get("spec")).get("updateStrategy"))
+    strategy = mapping(obj, "spec", "updateStrategy")
     updated = 0 if strategy.get("type") == "OnDelete" else pods
     return (
         _few(status, "updatedNumberScheduled", updated, "pods are updated")
@@ -109,18 +102,18 @@ def job(obj: Tree, status: Tree) -> Health:
         return from_condition(_FAILED, target, "FailureTarget", "it is failing")
     if is_true(status, "Complete"):
         return HEALTHY
-    if tree(obj.get("spec")).get("suspend") is True:
+    if mapping(obj, "spec").get("suspend") is True:
         return progressing("Suspended", "it is suspended (spec.suspend)")
     return progressing("Running", "it is not complete")
 
 
 def pod(_obj: Tree, status: Tree) -> Health:
     """It is ready, or has succeeded."""
-    phase = text(status.get("phase"))
+    phase = string(status, "phase")
     if phase == "Succeeded":
         return HEALTHY
     if phase == "Failed":
-        reason = text(status.get("reason")) or next(_terminated(status, "state"), "") or "Failed"
+        reason = string(status, "reason") or next(_terminated(status, "state"), "") or "Failed"
         return degraded(reason, "it has failed")
     if stuck := next((reason for reason in _waiting(status) if is_stuck(reason)), ""):
         return degraded(stuck, f"a container waits: {stuck}")
@@ -142,20 +135,20 @@ def _not_ready(status: Tree) -> Health:
 
 def _containers(status: Tree) -> list[dict[str, Any]]:
     names = ("initContainerStatuses", "containerStatuses")
-    return [container for name in names for container in items(status.get(name))]
+    return [container for name in names for container in many(status, name)]
 
 
 def _waiting(status: Tree) -> Iterator[str]:
     for container in _containers(status):
-        yield text(tree(tree(container.get("state")).get("waiting")).get("reason"))
+        yield string(container, "state", "waiting", "reason")
 
 
 def _terminated(status: Tree, state: str) -> Iterator[str]:
     """Reasons why containers have ended, other than by success."""
-    for container in items(status.get("containerStatuses")):
-        terminated = tree(tree(container.get(state)).get("terminated"))
+    for container in many(status, "containerStatuses"):
+        terminated = mapping(container, state, "terminated")
         if terminated and number(terminated.get("exitCode")) != 0:
-            yield text(terminated.get("reason")) or "Error"
+            yield string(terminated, "reason") or "Error"
 
 
 def _not_created(status: Tree) -> Health | None:
@@ -168,12 +161,12 @@ def _not_created(status: Tree) -> Health | None:
 
 
 def _is_observed(obj: Tree, status: Tree) -> bool:
-    generation = number(tree(obj.get("metadata")).get("generation"))
+    generation = number(mapping(obj, "metadata").get("generation"))
     return number(status.get("observedGeneration")) >= generation
 
 
 def _replicas(obj: Tree) -> int:
-    return number(tree(obj.get("spec")).get("replicas"), 1)
+    return number(mapping(obj, "spec").get("replicas"), 1)
 
 
 def _few(status: Tree, field: str, expected: int, noun: str) -> Health | None:

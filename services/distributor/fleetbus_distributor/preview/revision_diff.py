@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from fleetbus.kube.json_fields import many, mapping, string
 from fleetbus.owned_objects.secret_values import (
     SENSITIVE_NAME,
     Path,
@@ -13,7 +14,6 @@ from fleetbus.owned_objects.secret_values import (
     secrets_in,
     strings_in,
 )
-from fleetbus_distributor.health.fields import items, text, tree
 from fleetbus_distributor.preview.diff import diff_lines, hide, without_server_fields
 
 _KIND: Final = "Secret"
@@ -66,10 +66,10 @@ def _parts_of(fields: Mapping[str, Any]) -> dict[str, _Part]:
     single = fields.get("template")
     parts: dict[str, _Part] = {}
     kinds: list[str] = []
-    templates = [tree(single)] if single is not None else items(fields.get("templates"))
+    templates = [mapping(single)] if single is not None else many(fields, "templates")
     for template in templates:
-        content = without_server_fields({**template, "metadata": tree(template.get("metadata"))})
-        kinds.append(text(content.get("kind")))
+        content = without_server_fields({**template, "metadata": mapping(template, "metadata")})
+        kinds.append(string(content, "kind"))
         parts[_title(content)] = _Part(content, dict(secrets_in(content)))
     # A variable in the kind may make it a Secret on some cluster.
     has_secrets = any(kind == _KIND or "$" in kind for kind in kinds)
@@ -78,16 +78,16 @@ def _parts_of(fields: Mapping[str, Any]) -> dict[str, _Part]:
             content = {name: fields[name]}
             secrets = dict(secrets_in(content))
             if name == "customize":
-                secrets |= _secrets_of_patches(tree(fields[name]), has_secrets=has_secrets)
+                secrets |= _secrets_of_patches(mapping(fields[name]), has_secrets=has_secrets)
             parts[name] = _Part(content, secrets)
     return parts
 
 
 def _title(template: Mapping[str, Any]) -> str:
-    metadata = tree(template.get("metadata"))
-    namespace = text(metadata.get("namespace"))
+    metadata = mapping(template, "metadata")
+    namespace = string(metadata, "namespace")
     place = f"{namespace}/" if namespace else ""
-    return f"{text(template.get('kind'))} {place}{text(metadata.get('name'))}"
+    return f"{string(template.get('kind'))} {place}{string(metadata.get('name'))}"
 
 
 def _secrets_of_patches(
@@ -100,12 +100,12 @@ def _secrets_of_patches(
         has_secrets: whether a template may be a Secret.
     """
     for place, entry in _placed(customize.get("clusters"), ("customize", "clusters")):
-        has_data = has_secrets and tree(entry.get("target")).get("kind") in (None, _KIND)
+        has_data = has_secrets and mapping(entry, "target").get("kind") in (None, _KIND)
         for name in _OF_SECRETS if has_data else ():
-            value = tree(entry.get("merge")).get(name)
+            value = mapping(entry, "merge").get(name)
             yield from strings_in(value, (*place, "merge", name), "", is_secret=True)
         for inner, action in _placed(entry.get("action"), (*place, "action")):
-            path = text(action.get("path"))
+            path = string(action, "path")
             is_data = has_data and path.split("/")[1:2] in ([], *([name] for name in _OF_SECRETS))
             if is_data or SENSITIVE_NAME.search(path):
                 value = action.get("value")
@@ -116,4 +116,4 @@ def _placed(value: Any, path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """The objects in a list, each with its path."""
     if isinstance(value, list):
         for at, entry in enumerate(cast("list[Any]", value)):
-            yield (*path, name_of(entry, at)), tree(entry)
+            yield (*path, name_of(entry, at)), mapping(entry)

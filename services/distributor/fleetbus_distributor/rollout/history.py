@@ -15,9 +15,9 @@ from typing import Any, Final, cast
 
 from fleetbus.errors import Forbidden
 from fleetbus.kube.client import KubeClient, Object
+from fleetbus.kube.json_fields import string
 from fleetbus.ownership import OWNER_UID_LABEL
 from fleetbus_distributor.errors import RolloutError
-from fleetbus_distributor.health.fields import text, tree
 from fleetbus_distributor.hub.rollout_state import RevisionRef
 
 RESOURCE: Final = "apps/v1/controllerrevisions"
@@ -78,7 +78,7 @@ def number_of(revision: Mapping[str, Any]) -> int:
 
 def cause_in(metadata: Mapping[str, Any]) -> str:
     """The annotation with the cause; "" without one."""
-    return text(tree(metadata.get("annotations")).get(CHANGE_CAUSE))
+    return string(metadata, "annotations", CHANGE_CAUSE)
 
 
 def unpack(revision: Mapping[str, Any]) -> dict[str, Any] | None:

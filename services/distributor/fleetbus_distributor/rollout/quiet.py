@@ -20,9 +20,10 @@ import structlog
 
 from fleetbus.errors import FleetbusError
 from fleetbus.kube.client import KubeClient
+from fleetbus.kube.json_fields import many, mapping, string
 from fleetbus.process.redact import cut
 from fleetbus_distributor.fleet_view import TargetClients
-from fleetbus_distributor.health.fields import items, number, text, tree
+from fleetbus_distributor.health.fields import number
 from fleetbus_distributor.hub.rollout_state import GateState
 from fleetbus_distributor.plan.intent import Inventory
 from fleetbus_distributor.rollout.advance import Finding
@@ -113,26 +114,26 @@ async def _look_at(client: KubeClient, families: Mapping[str, set[str]]) -> _Tro
 
 def warnings(events: object, names: Collection[str]) -> Iterable[tuple[str, str]]:
     """A key and a sentence for each Warning event about an object of ours."""
-    for event in items(events):
-        about = tree(event.get("involvedObject"))
-        name = text(about.get("name"))
+    for event in many(events):
+        about = mapping(event, "involvedObject")
+        name = string(about, "name")
         if _is_family(name, names):
             # The text of an event may quote values: only its reason is shown (rule D14).
-            count = number(tree(event.get("series")).get("count")) or number(event.get("count"), 1)
-            key = f"{text(tree(event.get('metadata')).get('uid'))}/{count}"
-            yield key, f"{text(about.get('kind'))} {name}: {text(event.get('reason'))}"
+            count = number(mapping(event, "series").get("count")) or number(event.get("count"), 1)
+            key = f"{string(mapping(event.get('metadata')).get('uid'))}/{count}"
+            yield key, f"{string(about.get('kind'))} {name}: {string(event.get('reason'))}"
 
 
 def restarts(pods: object, names: Collection[str]) -> Iterable[tuple[str, str]]:
     """A key and a sentence for each container of ours that was restarted."""
-    for pod in items(pods):
-        metadata = tree(pod.get("metadata"))
-        name = text(metadata.get("name"))
+    for pod in many(pods):
+        metadata = mapping(pod, "metadata")
+        name = string(metadata, "name")
         if not _is_family(name, names):
             continue
-        for container in items(tree(pod.get("status")).get("containerStatuses")):
+        for container in many(pod, "status", "containerStatuses"):
             if count := number(container.get("restartCount")):
-                key = f"{text(metadata.get('uid'))}/{text(container.get('name'))}/{count}"
+                key = f"{string(metadata.get('uid'))}/{string(container.get('name'))}/{count}"
                 yield key, f"Pod {name}: restarted"
 
 

@@ -19,10 +19,10 @@ import structlog
 
 from fleetbus.errors import AlreadyExists, KubeError
 from fleetbus.kube.client import KubeClient
+from fleetbus.kube.json_fields import many, mapping, string
 from fleetbus.ownership import OWNER_UID_LABEL
 from fleetbus.process.redact import cut
 from fleetbus_distributor.errors import RolloutError, SpecError
-from fleetbus_distributor.health.fields import items, text, tree
 from fleetbus_distributor.hub.document import MANAGER, Document
 from fleetbus_distributor.hub.rollout_state import RevisionRef
 from fleetbus_distributor.kind import API_VERSION, KIND
@@ -198,11 +198,9 @@ def _cause_of(document: Document) -> dict[str, str]:
     metadata = document.metadata
     cause = cause_in(metadata)
     if not cause:
-        edits = [
-            edit for edit in items(metadata.get("managedFields")) if not edit.get("subresource")
-        ]
-        edits = [edit for edit in edits if "f:spec" in tree(edit.get("fieldsV1"))]
-        last = max(edits, key=lambda edit: text(edit.get("time")), default=Object())
-        manager = text(last.get("manager"))
+        edits = [edit for edit in many(metadata, "managedFields") if not edit.get("subresource")]
+        edits = [edit for edit in edits if "f:spec" in mapping(edit, "fieldsV1")]
+        last = max(edits, key=lambda edit: string(edit, "time"), default=Object())
+        manager = string(last, "manager")
         cause = f"edited by {manager}" if manager else ""
     return {CHANGE_CAUSE: cut(cause, _MAX_CAUSE)} if cause else {}

@@ -15,10 +15,11 @@ import structlog
 from redis.exceptions import RedisError
 
 from fleetbus.errors import FleetbusError
+from fleetbus.kube.json_fields import mapping, string
 from fleetbus.kube.trees import read_tree
 from fleetbus.snapshot.reads.query import ListQuery
 from fleetbus.snapshot.reads.reader import SnapshotReader
-from fleetbus_distributor.health.fields import Tree, text, tree
+from fleetbus_distributor.health.fields import Tree
 from fleetbus_distributor.health.pod_failures import (
     Failure,
     creation_failure,
@@ -97,7 +98,7 @@ class FailingPods:
             return pod_failure(pods) or await self._refusal_of(cluster, workload)
         sets = await self._owned(cluster, "apps/replicasets", workload.uid, _MAX_REPLICA_SETS)
         for replica_set in sorted(sets, key=_revision_of, reverse=True):
-            uid = text(tree(replica_set.get("metadata")).get("uid"))
+            uid = string(replica_set, "metadata", "uid")
             if failure := creation_failure(replica_set):
                 return failure
             if failure := pod_failure(await self._owned(cluster, "core/pods", uid, _MAX_PODS)):
@@ -126,7 +127,7 @@ class FailingPods:
     async def _list(self, query: ListQuery) -> Sequence[Tree]:
         page = await self._reader.list(query)
         trees: list[Any] = [read_tree(entry.body) for entry in page.entries if entry.body]
-        return [tree(each) for each in trees]
+        return [mapping(each) for each in trees]
 
 
 def _first_workload(outcome: ClusterOutcome) -> Owned | None:
@@ -141,7 +142,7 @@ def _first_workload(outcome: ClusterOutcome) -> Owned | None:
 
 
 def _revision_of(replica_set: Tree) -> tuple[int, str]:
-    metadata = tree(replica_set.get("metadata"))
-    revision = text(tree(metadata.get("annotations")).get(_REVISION))
+    metadata = mapping(replica_set, "metadata")
+    revision = string(metadata, "annotations", _REVISION)
     is_number = revision.isdecimal() and len(revision) <= _MAX_DIGITS
-    return int(revision) if is_number else 0, text(metadata.get("creationTimestamp"))
+    return int(revision) if is_number else 0, string(metadata, "creationTimestamp")

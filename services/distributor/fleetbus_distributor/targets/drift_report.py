@@ -15,10 +15,10 @@ from typing import Any, Final, TypeGuard, cast
 
 from fleetbus.errors import Conflict
 from fleetbus.kube.applied import is_identical
+from fleetbus.kube.json_fields import many, mapping, string
 from fleetbus.kube.keyed_items import FieldsByKey
 from fleetbus.owned_objects.force import conflicts
 from fleetbus.process.redact import cut
-from fleetbus_distributor.health.fields import items, text, tree
 from fleetbus_distributor.render.template import Object
 
 _NAMED: Final = 3
@@ -111,9 +111,9 @@ def fields_in_conflict(error: Conflict) -> list[Drift]:
     """The fields that others hold, each with its manager, and the time if the server tells."""
     fields: list[Drift] = []
     for cause in conflicts(error)[:MAX_CAUSES]:
-        match = _HELD_BY.match(text(cause.get("message")))
+        match = _HELD_BY.match(string(cause, "message"))
         manager, when = match.groups("") if match else ("", "")
-        fields.append(Drift(text(cause.get("field")), manager, when))
+        fields.append(Drift(string(cause, "field"), manager, when))
     return fields
 
 
@@ -138,9 +138,9 @@ def _others(live: Object, manager: str) -> list[_Holder]:
             str(entry.get("manager")),
             str(entry.get("time", "")),
             str(entry.get("operation", "")),
-            tree(entry.get("fieldsV1")),
+            mapping(entry, "fieldsV1"),
         )
-        for entry in items(entries)
+        for entry in many(entries)
         if entry.get("manager") != manager and not entry.get("subresource")
     )
     return heapq.nlargest(_MAX_HOLDERS, others, key=lambda entry: entry.time)
@@ -181,8 +181,8 @@ def _compare(
 def _by_name(members: list[Any]) -> dict[str, Object]:
     """The items of a list by their names, of which the first counts."""
     named: dict[str, Object] = {}
-    for member in items(members):
-        named.setdefault(text(member.get("name")), member)
+    for member in many(members):
+        named.setdefault(string(member, "name"), member)
     return named
 
 
@@ -205,7 +205,7 @@ def _is_keyed(value: Any) -> bool:
 
 def _within(holders: Sequence[_Holder], key: str) -> list[_Holder]:
     return [
-        replace(holder, fields=tree(holder.fields[key]))
+        replace(holder, fields=mapping(holder.fields[key]))
         for holder in holders
         if key in holder.fields
     ]

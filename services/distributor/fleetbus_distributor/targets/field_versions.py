@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from fleetbus.errors import KubeError
+from fleetbus.kube.json_fields import many, mapping
 from fleetbus.owned_objects.refusal import UNDECLARED
-from fleetbus_distributor.health.fields import items, tree
 from fleetbus_distributor.render.template import Object
 from fleetbus_distributor.targets.target import Target, patch_exactly
 from fleetbus_proto.resources import Resource
@@ -30,7 +30,7 @@ def is_outdated(error: KubeError, live: Mapping[str, Any], api_version: str) -> 
 
 def entries_of(live: Mapping[str, Any]) -> list[Entry]:
     """The managedFields of an object."""
-    return items(live["metadata"].get("managedFields"))
+    return list(many(live["metadata"], "managedFields"))
 
 
 def _differs(entry: Entry, api_version: str) -> bool:
@@ -55,13 +55,13 @@ def to_version(entries: list[Entry], api_version: str) -> list[Entry]:
 
 
 def _fields_of(entry: Entry) -> Entry:
-    return tree(entry.get("fieldsV1"))
+    return mapping(entry, "fieldsV1")
 
 
 def _unite(first: Entry, second: Entry) -> Entry:
     united = dict(first)
     for name, fields in second.items():
-        united[name] = _unite(tree(united.get(name)), tree(fields))
+        united[name] = _unite(mapping(united, name), mapping(fields))
     return united
 
 
