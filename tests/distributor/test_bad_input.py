@@ -130,24 +130,24 @@ async def both_placed(rig: Rig):
     assert set(rig.states().values()) == {"Applied"}
 
 
-@pytest.mark.parametrize(("edit", "state", "said"), BAD.values(), ids=BAD)
+@pytest.mark.parametrize(("edit", "state", "texts"), BAD.values(), ids=BAD)
 async def test_d1_a_mistake_on_one_cluster_is_named_and_stops_no_other(
-    rig: Rig, edit: dict[str, Any], state: str, said: list[str]
+    rig: Rig, edit: dict[str, Any], state: str, texts: list[str]
 ):
     await both_placed(rig)
     templates = [*edit.get("templates", [config_map("m")]), config_map("new")]
-    whole: dict[str, Any] = {**edit}
-    whole["templates"] = templates
-    rig.edit(**whole)
+    changes: dict[str, Any] = {**edit}
+    changes["templates"] = templates
+    rig.edit(**changes)
     attempts = await run_for_a_minute(rig)
     states = rig.states()
     assert states["t1"].startswith(state)
     assert states["t2"] == "Applied"
     message = rig.entry("t1")["message"]
-    assert [part for part in said if part not in message] == [], message
+    assert [text for text in texts if text not in message] == [], message
     ready = rig.condition()
     assert (ready["status"], ready["message"].startswith("t1: ")) == ("False", True)
-    assert [part for part in said if part not in ready["message"]] == []
+    assert [text for text in texts if text not in ready["message"]] == []
     assert rig.has("t2", CONFIG_MAPS, "new")
     # Without a whole desired state nothing is pruned anywhere; otherwise not where it failed.
     is_whole = state not in ("Failed/RenderFailed", "Failed/PatchFailed")
@@ -163,7 +163,7 @@ async def run_for_a_minute(rig: Rig) -> int:
 
     Rounds are due when the last one, or one for a cluster, has asked for them.
     """
-    seen, now = len(rig.writes("t1")), timedelta()
+    count, now = len(rig.writes("t1")), timedelta()
     due: dict[str, timedelta] = {"": now}
     while due and min(due.values()) < RARELY:
         cluster, now = min(due.items(), key=lambda item: item[1])
@@ -174,7 +174,7 @@ async def run_for_a_minute(rig: Rig) -> int:
         if result and result.requeue_after is not None:
             later[cluster] = result.requeue_after
         due |= {name: now + after for name, after in later.items()}
-    return sum(one.status >= 400 for one in rig.writes("t1")[seen:])
+    return sum(write.status >= 400 for write in rig.writes("t1")[count:])
 
 
 @pytest.mark.parametrize(
@@ -208,5 +208,5 @@ async def test_t18_an_event_tells_an_object_that_cannot_be_changed_from_one_that
     rig.edit(templates=[config_map("m", k={"not": "a string"})])
     await rig.reconcile()
     events = rig.hub.list("v1/events")
-    reasons = [one["reason"] for one in events if one["type"] == "Warning"]
+    reasons = [event["reason"] for event in events if event["type"] == "Warning"]
     assert sorted(reasons) == ["ApplyFailed", "UpdateFailed"]

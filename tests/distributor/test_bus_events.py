@@ -33,14 +33,14 @@ SECRET = {
 
 def reported(rig: Rig) -> list[tuple[str, str, str]]:
     """Cluster, event and reason of the events since the last call."""
-    found = [(one.cluster, one.event.value, one.reason) for one in rig.events]
+    entries = [(event.cluster, event.event.value, event.reason) for event in rig.events]
     rig.events.clear()
-    return found
+    return entries
 
 
 def only(rig: Rig, verb: str) -> DistributionEvent:
-    (found,) = [one for one in rig.events if one.event == verb]
-    return found
+    (event,) = [candidate for candidate in rig.events if candidate.event == verb]
+    return event
 
 
 async def test_d27_a_change_is_reported_once_and_a_settled_fleet_tells_nothing(rig: Rig):
@@ -49,7 +49,7 @@ async def test_d27_a_change_is_reported_once_and_a_settled_fleet_tells_nothing(r
     first = rig.events[0]
     assert (first.namespace, first.name, first.generation) == ("default", "x", 1)
     assert first.uid == rig.resource()["metadata"]["uid"]
-    assert [one.object for one in first.objects] == ["ConfigMap default/m"]
+    assert [affected.object for affected in first.objects] == ["ConfigMap default/m"]
     assert reported(rig) == [("t1", "applied", "Applied"), ("t2", "applied", "Applied")]
     for _ in range(2):
         await rig.reconcile()
@@ -75,21 +75,23 @@ async def test_d27_waiting_conflict_drift_and_unreachable_name_what_and_who(rig:
     rig.create(template=CONFIG_MAP, placement=BOTH, policy={"drift": "Report"})
     await rig.reconcile()
     rig.events.clear()
-    made = rig.clusters["t1"].patch(MAPS, "default", "m", {"data": {"k": "x"}}, manager="oncall")
+    patched = rig.clusters["t1"].patch(MAPS, "default", "m", {"data": {"k": "x"}}, manager="oncall")
     when = next(
-        one["time"] for one in made["metadata"]["managedFields"] if one["manager"] == "oncall"
+        entry["time"]
+        for entry in patched["metadata"]["managedFields"]
+        if entry["manager"] == "oncall"
     )
     await rig.repair("t1")
     await rig.reconcile()
-    (found,) = only(rig, "drifted").objects
-    assert (found.field, found.manager, found.time) == (".data.k", "oncall", when)
+    (affected,) = only(rig, "drifted").objects
+    assert (affected.field, affected.manager, affected.time) == (".data.k", "oncall", when)
     assert reported(rig) == [("t1", "drifted", "Drifted")]
 
     rig.edit(template={**CONFIG_MAP, "data": {"k": "edited"}})
     await rig.reconcile()
     await rig.reconcile()
-    (found,) = only(rig, "conflict").objects
-    assert (found.field, found.manager) == (".data.k", "oncall")
+    (affected,) = only(rig, "conflict").objects
+    assert (affected.field, affected.manager) == (".data.k", "oncall")
     assert reported(rig) == [("t1", "conflict", "FieldConflict"), ("t2", "applied", "Applied")]
 
     rig.fleet.suspend("t1")
@@ -113,8 +115,8 @@ async def test_d27_a_hold_and_a_refused_spec_are_reported_for_the_whole_fleet(ri
         rig.fleet.join(name, zone="b")
     for _ in range(2):
         await rig.reconcile()
-    held = next(one for one in rig.events if not one.cluster)
-    assert rig.plan_hash() in held.message
+    hold = next(event for event in rig.events if not event.cluster)
+    assert rig.plan_hash() in hold.message
     assert [event for _, event, _ in reported(rig)] == ["held"] * 3
     rig.edit(policy={"suspend": True})
     for _ in range(2):
@@ -141,7 +143,7 @@ async def test_d27_no_event_has_a_value_of_a_secret(rig: Rig):
     await rig.reconcile()
     rig.delete()
     await rig.reconcile()
-    verbs = {one.event.value for one in rig.events}
+    verbs = {event.event.value for event in rig.events}
     assert verbs >= {"applied", "corrected", "failed", "deleted"}
     text = b"\n".join(map(encode_distribution_event, rig.events)).decode()
     assert only(rig, "corrected").objects[0].field == ".data.key"
@@ -178,8 +180,8 @@ def rolled(phase: Phase, *waves: WavePhase, number: int = 1) -> RolloutState:
 
 
 def verbs(old: RolloutState | None, new: RolloutState, *, is_undo: bool = False) -> list[str]:
-    found = changes_of(old, new, is_undo=is_undo)
-    return [" ".join(filter(None, (one.verb.value, one.wave))) for one in found]
+    changes = changes_of(old, new, is_undo=is_undo)
+    return [" ".join(filter(None, (change.verb.value, change.wave))) for change in changes]
 
 
 def test_d27_the_changes_of_a_rollout_are_reported_in_order():
@@ -244,6 +246,9 @@ async def test_d27_a_rollout_is_reported_wave_by_wave_and_its_undo(rig: Rig):
 
 def of_rollout(rig: Rig) -> list[str]:
     """Revision, event and wave of the events of no cluster."""
-    found = [one for one in rig.events if not one.cluster]
+    events = [event for event in rig.events if not event.cluster]
     rig.events.clear()
-    return [" ".join(filter(None, (str(one.revision), one.event.value, one.wave))) for one in found]
+    return [
+        " ".join(filter(None, (str(event.revision), event.event.value, event.wave)))
+        for event in events
+    ]

@@ -70,9 +70,9 @@ async def test_d8_what_is_held_is_listed_and_confirmed(
         capsys.readouterr().out
     )
     assert await desk("-o", "json") == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["budget"] == {"used": 0, "allowed": 50, "windowSeconds": 600}
-    first, second = shown["held"]
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["budget"] == {"used": 0, "allowed": 50, "windowSeconds": 600}
+    first, second = answer["held"]
     assert (first["name"], first["confirmed"], second["confirmed"]) == ("a", True, False)
     assert second["clusters"] == ["t2", "t4"]
     assert second["planHash"] in second["message"]
@@ -91,9 +91,9 @@ async def test_d8_releasing_the_fleets_budget_confirms_what_it_holds_and_nothing
     assert rig.resource("b")["status"]["held"]["reason"] == "FleetBudget"
     assert not rig.has("t2", MAPS, "a")
     assert await desk() == 0
-    shown = capsys.readouterr().out
-    assert "2 of 3 allowed" in shown
-    assert "`fleetbus fuse release`" in shown
+    output = capsys.readouterr().out
+    assert "2 of 3 allowed" in output
+    assert "`fleetbus fuse release`" in output
     assert await desk("release") == 0
     assert "confirmed default/b" in capsys.readouterr().out
     assert await DeletionBudget(rig.redis).used() == 0
@@ -136,10 +136,10 @@ async def test_what_is_held_is_shown_while_the_store_is_away(
     await hold(rig, "a")
     desk.url = NOWHERE
     assert await desk() == 0
-    shown = capsys.readouterr()
-    assert "unknown of 50 allowed" in shown.out
-    assert rig.plan_hash("a") in shown.out
-    assert "does not answer" in shown.err
+    captured = capsys.readouterr()
+    assert "unknown of 50 allowed" in captured.out
+    assert rig.plan_hash("a") in captured.out
+    assert "does not answer" in captured.err
     assert await desk("release") == 1
 
 

@@ -97,11 +97,11 @@ async def test_d25_json_has_the_diff(rig: Rig, desk: Desk):
     changed = {**CONFIG_MAP, "data": {"k": "new"}}
     status, out, _ = await desk("-f", desk.write(template=changed, placement=BOTH), "-o", "json")
     assert status == 2
-    (shown,) = json.loads(out)["plans"]
-    assert [one["name"] for one in shown["clusters"]] == ["t1", "t2"]
-    (made,) = shown["clusters"][0]["objects"]
-    assert (made["action"], made["kind"], made["checked"]) == ("change", "ConfigMap", True)
-    assert "+  k: new" in made["diff"]
+    (plan,) = json.loads(out)["plans"]
+    assert [cluster["name"] for cluster in plan["clusters"]] == ["t1", "t2"]
+    (change,) = plan["clusters"][0]["objects"]
+    assert (change["action"], change["kind"], change["checked"]) == ("change", "ConfigMap", True)
+    assert "+  k: new" in change["diff"]
 
 
 async def test_d25_a_cluster_that_cannot_be_asked_is_an_error(rig: Rig, desk: Desk):
@@ -149,8 +149,8 @@ async def test_d25_keys_and_values_of_yaml_are_those_of_kubectl(
     await rig.reconcile()
     status, out, err = await desk("-f", str(path), "-o", "json")
     assert (status, err) == (2, "")
-    (made,) = json.loads(out)["plans"][0]["clusters"][0]["objects"]
-    diff = "\n".join(made["diff"])
+    (change,) = json.loads(out)["plans"][0]["clusters"][0]["objects"]
+    diff = "\n".join(change["diff"])
     for line in ("'1': '007'", "'true': 'no'", "at: '12:30'", "since: '2026-01-02'"):
         assert line in diff
 
@@ -210,8 +210,8 @@ async def test_s11_a_plan_shows_nothing_of_a_member_that_a_terminal_obeys(rig: R
     names = dict.fromkeys(("kind", "clusterName", "namespace", "name", "uid", "hub"), evil)
     owner = json.dumps({"apiVersion": API_VERSION, **names})
     metadata = {**CONFIG_MAP["metadata"], "annotations": {"fleetbus.dev/owner": owner}}
-    theirs = {**CONFIG_MAP, "metadata": metadata}
-    rig.clusters["t1"].create("v1/configmaps", theirs, "default")
+    foreign = {**CONFIG_MAP, "metadata": metadata}
+    rig.clusters["t1"].create("v1/configmaps", foreign, "default")
     file = desk.write(template=CONFIG_MAP, placement=BOTH)
     _, out, err = await desk("-f", file)
     assert "! conflict" in out

@@ -17,9 +17,9 @@ T1, T2, T4 = ({"name": name} for name in ("t1", "t2", "t4"))
 
 
 def template(name: str = "m") -> dict[str, Any]:
-    made = copy.deepcopy(CONFIG_MAP)
-    made["metadata"]["name"] = name
-    return made
+    copied = copy.deepcopy(CONFIG_MAP)
+    copied["metadata"]["name"] = name
+    return copied
 
 
 async def placed(rig: Rig) -> None:
@@ -69,7 +69,7 @@ async def test_d7_a_leave_record_of_an_earlier_membership_lets_go_of_nothing(rig
     rig.fleet.leave("t2")
     await rig.reconcile()
     assert rig.states()["t2"] == "Held/ClusterGone"
-    assert "t2" in {one["name"] for one in rig.resource()["status"]["intent"]["clusters"]}
+    assert "t2" in {cluster["name"] for cluster in rig.resource()["status"]["intent"]["clusters"]}
 
 
 @pytest.mark.parametrize("uid", ["present", "earlier"])
@@ -121,7 +121,7 @@ def uid_of(rig: Rig, cluster: str, name: str = "m") -> str:
 
 
 def deletions(rig: Rig, cluster: str) -> list[str]:
-    return [one.path for one in rig.writes(cluster) if one.verb == "delete"]
+    return [write.path for write in rig.writes(cluster) if write.verb == "delete"]
 
 
 async def test_d5_what_moves_to_another_name_of_its_cluster_is_not_deleted(rig: Rig):
@@ -193,7 +193,7 @@ async def test_d4_d5_an_object_that_was_marked_for_another_cluster_is_left(rig: 
     assert rig.has("t2", MAPS, "m")
     assert deletions(rig, "t2") == []
     left = rig.resource()["status"]["leftBehind"]
-    assert [one["reason"] for one in left] == ["MarkedForOtherCluster"]
+    assert [entry["reason"] for entry in left] == ["MarkedForOtherCluster"]
 
 
 async def test_d4_an_object_restored_from_another_cluster_is_a_conflict(rig: Rig):

@@ -16,13 +16,13 @@ JARS = "lab.example.org/v1/jars"
 
 def shown(rig: Rig) -> list[str]:
     """The text in each of these places."""
-    found = rig.get("t1", MAPS, "x")
+    live = rig.get("t1", MAPS, "x")
     container = rig.get("t1", DEPLOYMENTS, "x")["spec"]["template"]["spec"]["containers"][0]
     jar = rig.get("t1", JARS, "x")["spec"]
     return [
-        found["data"]["RELEASE"],
-        found["metadata"]["annotations"]["note"],
-        found["metadata"]["labels"]["version"].replace("none", ""),
+        live["data"]["RELEASE"],
+        live["metadata"]["annotations"]["note"],
+        live["metadata"]["labels"]["version"].replace("none", ""),
         container["args"][0],
         container["env"][0].get("value", ""),
         jar["text"],
@@ -82,14 +82,14 @@ async def test_d3_an_idle_cluster_is_asked_nothing(rig: Rig, drift: str):
     assert patches(rig) == before, "the answers to the first applies say enough"
     rig.restart()
     await look()
-    asked = patches(rig) - before
-    assert asked <= len(ZEROES), "a new process asks once about each object"
+    count = patches(rig) - before
+    assert count <= len(ZEROES), "a new process asks once about each object"
     status = {"status": {"observedGeneration": 1, "replicas": 1}}
     rig.clusters["t1"].patch(DEPLOYMENTS, "default", "x", status, subresource="status")
     labels = {"metadata": {"labels": {"theirs": "x"}, "annotations": {"theirs": "x"}}}
     rig.clusters["t1"].patch(SERVICES, "default", "x", labels)
     await look()
-    assert patches(rig) == before + asked, "what is not ours changes no answer"
+    assert patches(rig) == before + count, "what is not ours changes no answer"
     assert [
         rig.get("t1", DEPLOYMENTS, "x")["metadata"]["generation"],
         len(versions),
@@ -105,12 +105,12 @@ async def test_d13_a_zero_that_somebody_changes_is_drift(rig: Rig):
     assert rig.entry("t1")["state"] == "Drifted"
     field = ".spec.template.spec.hostNetwork was changed by kubectl-edit"
     assert field in rig.entry("t1")["message"]
-    asked = patches(rig)
+    count = patches(rig)
     rig.edit(policy={"drift": "Correct"})
     await rig.reconcile()
     assert "hostNetwork" not in rig.get("t1", DEPLOYMENTS, "x")["spec"]["template"]["spec"]
     assert rig.states() == {"t1": "Applied"}
-    assert patches(rig) > asked
+    assert patches(rig) > count
 
 
 async def test_d13_a_pause_ends_where_nothing_differs(rig: Rig):

@@ -34,23 +34,23 @@ async def cluster(tmp_path: Path) -> AsyncGenerator[RealCluster]:
 
 
 def finished(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [finish(one, "t") for one in objects]
+    return [finish(obj, "t") for obj in objects]
 
 
 async def test_d3_texts_are_texts_and_zeroes_are_asked_about_once(cluster: RealCluster):
-    wanted = finished(ZEROES)
-    assert (await cluster.round(*wanted)).state is State.APPLIED
+    desired = finished(ZEROES)
+    assert (await cluster.round(*desired)).state is State.APPLIED
     cluster.is_same = True
     for drift in DriftPolicy:
         cluster.drift = drift
         for _ in range(2):
-            result = await cluster.round(*wanted)
+            result = await cluster.round(*desired)
             assert (result.state, result.message, result.changes) == (State.APPLIED, "", [])
             cluster.restart()
     cluster.is_same, cluster.drift = False, DriftPolicy.CORRECT
 
     (jars,) = finished([definition(JAR)])
-    await cluster.round(*wanted[:2], jars)
+    await cluster.round(*desired[:2], jars)
 
     async def is_applied_with(value: str) -> bool:
         result = await cluster.round(*finished(texts(value)))
@@ -59,8 +59,8 @@ async def test_d3_texts_are_texts_and_zeroes_are_asked_about_once(cluster: RealC
     await eventually(lambda: is_applied_with("2"))
     for value in PAIRS:
         assert await is_applied_with(value)
-        found = await cluster.get(MAPS, *PLACE)
-        assert found["data"]["RELEASE"] == value
+        live = await cluster.get(MAPS, *PLACE)
+        assert live["data"]["RELEASE"] == value
         jar = await cluster.get("lab.example.org/v1/jars", *PLACE)
         expected = {"text": value, "either": value, "open": {"deep": [value, {"in": value}]}}
         assert jar["spec"] == expected
@@ -75,21 +75,21 @@ async def test_d3_order_defaults_of_keys_and_zeroes_arrive(cluster: RealCluster)
     pod["hostNetwork"] = True
     container["ports"][0]["hostPort"] = 53
     await cluster.round(template)
-    wanted = copy.deepcopy(template)
-    pod = wanted["spec"]["template"]["spec"]
+    desired = copy.deepcopy(template)
+    pod = desired["spec"]["template"]["spec"]
     pod["hostNetwork"] = False
     pod["containers"][0]["env"].reverse()
     pod["containers"][0]["ports"] = [{"containerPort": 53}]
-    assert (await cluster.round(wanted)).state is State.APPLIED
-    found = (await cluster.get(DEPLOYMENTS, *PLACE))["spec"]["template"]["spec"]
-    assert not found.get("hostNetwork")
-    assert [one["name"] for one in found["containers"][0]["env"]] == ["B", "A"]
-    assert found["containers"][0]["ports"][0]["protocol"] == "TCP"
+    assert (await cluster.round(desired)).state is State.APPLIED
+    spec = (await cluster.get(DEPLOYMENTS, *PLACE))["spec"]["template"]["spec"]
+    assert not spec.get("hostNetwork")
+    assert [variable["name"] for variable in spec["containers"][0]["env"]] == ["B", "A"]
+    assert spec["containers"][0]["ports"][0]["protocol"] == "TCP"
 
     cluster.is_same, cluster.drift = True, DriftPolicy.REPORT
     other = {"spec": {"template": {"spec": {"hostNetwork": True}}}}
     await cluster.client.patch(DEPLOYMENTS, *PLACE, other, field_manager="hand")
-    result = await cluster.round(wanted)
+    result = await cluster.round(desired)
     assert result.state is State.DRIFTED
     assert ".spec.template.spec.hostNetwork was changed by hand" in result.message
 
@@ -100,35 +100,37 @@ async def test_d3_what_looks_applied_is_applied(cluster: RealCluster):
     resources = {"ConfigMap": MAPS, "Deployment": DEPLOYMENTS, "Service": "v1/services"}
     for number, obj in enumerate(objects):
         obj["metadata"]["name"] = f"x{number}"
-        for part in variants(obj):
+        for variant in variants(obj):
             resource = resources[obj["kind"]]
-            made = await cluster.client.apply(resource, obj, field_manager="m", force=True)
-            if is_applied(part, made, "m"):
+            applied = await cluster.client.apply(resource, obj, field_manager="m", force=True)
+            if is_applied(variant, applied, "m"):
                 after = await cluster.client.apply(
-                    resource, part, field_manager="m", force=True, dry_run=True
+                    resource, variant, field_manager="m", force=True, dry_run=True
                 )
-                assert {**after, "metadata": None} == {**made, "metadata": None}
+                assert {**after, "metadata": None} == {**applied, "metadata": None}
                 names = ("labels", "annotations", "managedFields")
                 assert [after["metadata"].get(n) for n in names] == [
-                    made["metadata"].get(n) for n in names
+                    applied["metadata"].get(n) for n in names
                 ]
 
 
 def variants(tree: Any) -> list[Any]:
     """Copies of a tree with one part removed, or one list reversed."""
-    found: list[Any] = [tree]
+    results: list[Any] = [tree]
     if isinstance(tree, dict):
         fields = cast("dict[str, Any]", tree)
-        for key, part in fields.items():
+        for key, field in fields.items():
             if key not in _KEPT:
-                found.append({k: v for k, v in fields.items() if k != key})
-            found += [{**fields, key: one} for one in variants(part)[1:]]
+                results.append({k: v for k, v in fields.items() if k != key})
+            results += [{**fields, key: variant} for variant in variants(field)[1:]]
     elif isinstance(tree, list):
         items = cast("list[Any]", tree)
-        found.append(items[::-1])
+        results.append(items[::-1])
         for number, item in enumerate(items):
-            found += [[*items[:number], one, *items[number + 1 :]] for one in variants(item)[1:]]
-    return found
+            results += [
+                [*items[:number], variant, *items[number + 1 :]] for variant in variants(item)[1:]
+            ]
+    return results
 
 
 async def test_d13_rules_of_an_aggregated_role_are_no_conflict(cluster: RealCluster):
@@ -140,7 +142,7 @@ async def test_d13_rules_of_an_aggregated_role_are_no_conflict(cluster: RealClus
         "rules": [],
     }
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
-    theirs = {
+    foreign = {
         "apiVersion": role["apiVersion"],
         "kind": "ClusterRole",
         "metadata": {"name": "sum"},
@@ -148,9 +150,9 @@ async def test_d13_rules_of_an_aggregated_role_are_no_conflict(cluster: RealClus
     }
     await cluster.round(finish(role, "t"))
     manager = "clusterrole-aggregation-controller"
-    await cluster.client.apply(ROLES, theirs, field_manager=manager, force=True)
+    await cluster.client.apply(ROLES, foreign, field_manager=manager, force=True)
     role["metadata"]["labels"]["step"] = "two"
     assert (await cluster.round(finish(role, "t"))).state is State.APPLIED
-    found = await cluster.get(ROLES, "", "sum")
-    assert found["metadata"]["labels"]["step"] == "two"
-    assert found["rules"] == rules
+    live = await cluster.get(ROLES, "", "sum")
+    assert live["metadata"]["labels"]["step"] == "two"
+    assert live["rules"] == rules

@@ -24,9 +24,9 @@ class _CrashError(Exception):
 
 
 def template(name: str) -> dict[str, Any]:
-    made = copy.deepcopy(CONFIG_MAP)
-    made["metadata"]["name"] = name
-    return made
+    copied = copy.deepcopy(CONFIG_MAP)
+    copied["metadata"]["name"] = name
+    return copied
 
 
 def relabel(rig: Rig, *clusters: str, tier: str = "prd") -> None:
@@ -40,9 +40,9 @@ def where(rig: Rig, name: str = "x") -> list[str]:
 
 def confirm(rig: Rig, plan_hash: str = "") -> str:
     """Set the annotation, as a person does, or whoever keeps it in git."""
-    given = plan_hash or rig.plan_hash()
-    rig.annotate(CONFIRM_PRUNE_ANNOTATION, given)
-    return given
+    plan = plan_hash or rig.plan_hash()
+    rig.annotate(CONFIRM_PRUNE_ANNOTATION, plan)
+    return plan
 
 
 def annotation(rig: Rig) -> str:
@@ -70,18 +70,18 @@ async def fleet(valkey_url: str) -> AsyncGenerator[Rig]:
 async def test_d8_the_same_loss_is_not_confirmed_again(fleet: Rig):
     relabel(fleet, "c1")
     await rounds(fleet)
-    given = confirm(fleet)
+    plan = confirm(fleet)
     await fleet.until(lambda: where(fleet) == ["c0", "c2"])
     assert annotation(fleet) == ""
     for _ in range(2):
-        confirm(fleet, given)
+        confirm(fleet, plan)
         relabel(fleet, "c1", tier="prod")
         await rounds(fleet)
         assert where(fleet) == list(MEMBERS)
         relabel(fleet, "c1")
         await rounds(fleet)
         assert where(fleet) == list(MEMBERS)
-        assert fleet.plan_hash() not in ("", given)
+        assert fleet.plan_hash() not in ("", plan)
 
 
 async def test_d8_a_confirmation_that_was_left_does_not_cover_a_cluster_that_joined(fleet: Rig):
@@ -94,12 +94,12 @@ async def test_d8_a_confirmation_that_was_left_does_not_cover_a_cluster_that_joi
     await fleet.reconcile()
     relabel(fleet, "c1")
     await rounds(fleet)
-    given = confirm(fleet)
+    plan = confirm(fleet)
     await fleet.until(lambda: "c1" not in where(fleet))
     relabel(fleet, "c1", "c2", tier="prod")
     await rounds(fleet)
     relabel(fleet, "c1", "c2")
-    confirm(fleet, given)
+    confirm(fleet, plan)
     await rounds(fleet)
     assert where(fleet) == list(MEMBERS)
     assert fleet.resource()["status"]["held"]["objects"] == 2
@@ -132,13 +132,13 @@ async def test_d8_what_was_confirmed_goes_however_many_rounds_it_takes_and_nothi
     relabel(fleet, "c1")
     await rounds(fleet)
     fault = fleet.clusters["c1"].faults.add(Fail(503), verb="delete")
-    given = confirm(fleet)
+    plan = confirm(fleet)
     await fleet.reconcile()
     assert fault.hits
     assert annotation(fleet) == "", "the answer is on record"
     relabel(fleet, "c2")
     fleet.restart()
-    confirm(fleet, given)
+    confirm(fleet, plan)
     await rounds(fleet)
     assert fleet.resource()["status"]["held"]["clusters"] == ["c2"]
     fleet.clusters["c1"].faults.clear()
@@ -170,7 +170,7 @@ async def test_d8_a_crash_neither_loses_an_answer_nor_takes_it_twice(
 ):
     relabel(fleet, "c1")
     await rounds(fleet)
-    given = confirm(fleet)
+    plan = confirm(fleet)
     hub = fleet.fleet.cluster(fleet.fleet.hub).live
 
     async def die(*_arguments: Any, **_options: Any) -> Any:
@@ -190,7 +190,7 @@ async def test_d8_a_crash_neither_loses_an_answer_nor_takes_it_twice(
     relabel(fleet, "c1", tier="prod")
     await rounds(fleet)
     relabel(fleet, "c1")
-    confirm(fleet, given)
+    confirm(fleet, plan)
     await rounds(fleet)
     assert where(fleet) == list(MEMBERS)
 
@@ -263,7 +263,7 @@ async def test_d8_a_hub_restored_from_a_backup_takes_no_answer_for_other_objects
     await fleet.until(lambda: where(fleet) == ["c0", "c2"])
     relabel(fleet, "c1", tier="prod")
     await rounds(fleet)
-    made = fleet.get("c1", MAPS, "x")["metadata"]["uid"]
+    uid = fleet.get("c1", MAPS, "x")["metadata"]["uid"]
     relabel(fleet, "c1")
     confirm(fleet, backup["metadata"]["annotations"][CONFIRM_PRUNE_ANNOTATION])
     restored = fleet.resource()
@@ -271,7 +271,7 @@ async def test_d8_a_hub_restored_from_a_backup_takes_no_answer_for_other_objects
     fleet.hub.update(MULTI_CLUSTER_RESOURCES, restored, subresource="status")
     fleet.restart()
     await rounds(fleet)
-    assert fleet.get("c1", MAPS, "x")["metadata"]["uid"] == made
+    assert fleet.get("c1", MAPS, "x")["metadata"]["uid"] == uid
     assert fleet.resource()["status"]["held"]["clusters"] == ["c1"]
     confirm(fleet)
     await fleet.until(lambda: where(fleet) == ["c0", "c2"])
@@ -289,13 +289,13 @@ async def test_d8_what_goes_with_its_namespace_goes_on_after_a_crash(fleet: Rig)
     await look()
     fleet.hub.delete(NAMESPACES, None, "team")
     fleet.hub.delete(MULTI_CLUSTER_RESOURCES, "team", "x")
-    held = (await look())["status"]["held"]
+    hold = (await look())["status"]["held"]
     fleet.clusters["c1"].faults.add(Fail(503), verb="delete", count=1)
     fleet.hub.patch(
         MULTI_CLUSTER_RESOURCES,
         "team",
         "x",
-        {"metadata": {"annotations": {CONFIRM_PRUNE_ANNOTATION: held["planHash"]}}},
+        {"metadata": {"annotations": {CONFIRM_PRUNE_ANNOTATION: hold["planHash"]}}},
     )
     left = await look(1)
     assert where(fleet, "y") == ["c1"]

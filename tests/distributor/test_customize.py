@@ -69,8 +69,8 @@ CASES: list[tuple[tuple[str, str, Any], str, Any]] = [
 
 @pytest.mark.parametrize(("action", "path", "value"), CASES)
 def test_t16_values_and_paths(action: tuple[str, str, Any], path: str, value: Any):
-    op, target, given = action
-    obj, warnings = customized({"op": op, "path": target, "value": given})
+    op, target, action_value = action
+    obj, warnings = customized({"op": op, "path": target, "value": action_value})
     assert look(obj, path) == value
     assert warnings == []
 

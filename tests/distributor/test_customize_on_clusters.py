@@ -34,9 +34,9 @@ IMAGE = "/spec/template/spec/containers/0/image"
 EVERYWHERE = {"clusters": [{"name": "t1"}, {"name": "t2"}, {"name": "t4"}]}
 
 
-def action(op: str, path: str, *value: Any, **rest: Any) -> dict[str, Any]:
+def action(op: str, path: str, *value: Any, **fields: Any) -> dict[str, Any]:
     """An action with a value, if one is given."""
-    return {"op": op, "path": path, **({"value": value[0]} if value else {}), **rest}
+    return {"op": op, "path": path, **({"value": value[0]} if value else {}), **fields}
 
 
 T16 = [
@@ -82,14 +82,16 @@ def live(rig: Rig, cluster: str) -> KubeClient:
 async def test_t16_a_deployment_that_differs_per_cluster(rig: Rig):
     create(rig, T16)
     await rig.reconcile()
-    found = {name: deployment(rig, name) for name in ("t1", "t2", "t4")}
-    assert [one["spec"]["replicas"] for one in found.values()] == [2, 1, 3]
-    images = [one["spec"]["template"]["spec"]["containers"][0]["image"] for one in found.values()]
+    deployments = {name: deployment(rig, name) for name in ("t1", "t2", "t4")}
+    assert [one["spec"]["replicas"] for one in deployments.values()] == [2, 1, 3]
+    images = [
+        one["spec"]["template"]["spec"]["containers"][0]["image"] for one in deployments.values()
+    ]
     assert images == ["nginx:1.19.0-alpine", "nginx:latest", "nginx:1.19.0-alpine"]
-    assert "app" not in found["t1"]["metadata"]["labels"]
-    assert found["t2"]["metadata"]["annotations"]["foo"] == "bar"
-    assert found["t4"]["metadata"]["annotations"]["app"] == "bar"
-    assert OWNER_ANNOTATION in found["t2"]["metadata"]["annotations"]
+    assert "app" not in deployments["t1"]["metadata"]["labels"]
+    assert deployments["t2"]["metadata"]["annotations"]["foo"] == "bar"
+    assert deployments["t4"]["metadata"]["annotations"]["app"] == "bar"
+    assert OWNER_ANNOTATION in deployments["t2"]["metadata"]["annotations"]
 
 
 async def test_t16_generations_stay_constant(rig: Rig):
@@ -113,7 +115,7 @@ async def test_t16_a_default_can_be_replaced_and_a_second_container_is_added_onc
     await rig.reconcile()
     spec = deployment(rig, "t1")["spec"]
     assert spec["revisionHistoryLimit"] == 3
-    names = [one["name"] for one in spec["template"]["spec"]["containers"]]
+    names = [container["name"] for container in spec["template"]["spec"]["containers"]]
     assert sorted(names) == ["example-container", "second"]
 
 
@@ -241,9 +243,11 @@ async def test_t16_a_renamed_object_is_applied_first_and_the_old_one_deleted_the
     template = copy.deepcopy(DEPLOYMENT)
     template["metadata"]["name"] = "renamed"
     rig.edit(template=template)
-    await rig.until(lambda: not any(rig.has(one, DEPLOYMENTS, NAME) for one in ("t1", "t2", "t4")))
+    await rig.until(
+        lambda: not any(rig.has(name, DEPLOYMENTS, NAME) for name in ("t1", "t2", "t4"))
+    )
     assert all(rig.has(name, DEPLOYMENTS, "renamed") for name in ("t1", "t2", "t4"))
-    verbs = [(one.method, one.path.rpartition("/")[2]) for one in rig.writes("t1")]
+    verbs = [(write.method, write.path.rpartition("/")[2]) for write in rig.writes("t1")]
     assert verbs.index(("PATCH", "renamed")) < verbs.index(("DELETE", NAME))
 
 

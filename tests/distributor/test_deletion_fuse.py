@@ -54,8 +54,8 @@ async def fleet(valkey_url: str) -> AsyncGenerator[Rig]:
 
 async def make(rig: Rig, *names: str, objects: int = 1) -> None:
     for name in names:
-        made = [config_map(f"{name}-{n}" if n else name) for n in range(objects)]
-        rig.create(name, templates=made, placement=PROD)
+        maps = [config_map(f"{name}-{n}" if n else name) for n in range(objects)]
+        rig.create(name, templates=maps, placement=PROD)
         await rig.reconcile(name)
         assert set(rig.states(name).values()) == {"Applied"}
 
@@ -183,9 +183,9 @@ async def test_d8_what_the_budget_held_stays_held_when_another_cluster_joins(fle
 
 
 async def test_d8_what_was_held_stays_held_though_a_template_fails_meanwhile(fleet: Rig):
-    made = [config_map(f"x-{n}") for n in range(9)] + [config_map("x-${cluster.labels.tier}")]
+    maps = [config_map(f"x-{n}") for n in range(9)] + [config_map("x-${cluster.labels.tier}")]
     everywhere = {"clusters": [{"name": name} for name in MEMBERS]}
-    fleet.create(templates=made, placement=everywhere, policy={"fuse": FREE})
+    fleet.create(templates=maps, placement=everywhere, policy={"fuse": FREE})
     await fleet.reconcile()
     relabel(fleet, *MEMBERS)
     await fleet.redis.zadd("fleetbus:{deletions}:budget", {f"a|c|{n}": 1e15 for n in range(50)})
@@ -236,10 +236,10 @@ def during_the_draft(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]
     really_draft = Renderer.draft
 
     async def draft(drafts: Renderer, *arguments: Any) -> Draft:
-        made = await really_draft(drafts, *arguments)
+        drafted = await really_draft(drafts, *arguments)
         monkeypatch.setattr(Renderer, "draft", really_draft)
         change()
-        return made
+        return drafted
 
     monkeypatch.setattr(Renderer, "draft", draft)
 
@@ -302,11 +302,11 @@ async def test_d8_all_or_none_is_granted_and_the_owners_own_limits_count_over_th
     budget = DeletionBudget(fleet.redis)
     assert (await budget.spend(limits("a"), objects(51), allowed=50)).decision is Decision.FLEET
     assert await budget.used() == 0
-    ours = limits("a", clusters=2, objects=20, percent=30, on_record=40)
-    assert (await budget.spend(ours, objects(12), allowed=50)).decision is Decision.GRANTED
-    assert (await budget.spend(ours, objects(12), allowed=50)).decision is Decision.GRANTED
-    assert (await budget.spend(ours, objects(13), allowed=50)).decision is Decision.OWNER
-    elsewhere = await budget.spend(ours, objects(1, "d"), allowed=50)
+    own_limits = limits("a", clusters=2, objects=20, percent=30, on_record=40)
+    assert (await budget.spend(own_limits, objects(12), allowed=50)).decision is Decision.GRANTED
+    assert (await budget.spend(own_limits, objects(12), allowed=50)).decision is Decision.GRANTED
+    assert (await budget.spend(own_limits, objects(13), allowed=50)).decision is Decision.OWNER
+    elsewhere = await budget.spend(own_limits, objects(1, "d"), allowed=50)
     assert elsewhere.decision is Decision.OWNER
     assert (await budget.spend(limits("b"), objects(1), allowed=50)).decision is Decision.GRANTED
     assert await budget.used() == 13

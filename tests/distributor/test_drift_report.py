@@ -20,14 +20,14 @@ REPORT = {"drift": "Report"}
 
 def by_hand(rig: Rig, body: dict[str, Any], manager: str = "kubectl-edit") -> str:
     """Change the ConfigMap on t1; when, as the server says."""
-    made = rig.clusters["t1"].patch(MAPS, "default", "m", body, manager=manager)
-    entries = made["metadata"].get("managedFields", [])
-    return next((one["time"] for one in entries if one["manager"] == manager), "")
+    patched = rig.clusters["t1"].patch(MAPS, "default", "m", body, manager=manager)
+    entries = patched["metadata"].get("managedFields", [])
+    return next((entry["time"] for entry in entries if entry["manager"] == manager), "")
 
 
 def events(rig: Rig, reason: str) -> list[str]:
-    found = rig.hub.list("v1/events", "default")
-    return [one["message"] for one in found if one["reason"] == reason]
+    emitted = rig.hub.list("v1/events", "default")
+    return [event["message"] for event in emitted if event["reason"] == reason]
 
 
 async def test_d26_drift_names_field_manager_and_time(rig: Rig):
@@ -113,17 +113,17 @@ def test_d26_items_of_lists_are_found_by_name():
         {"manager": "set-image", "time": "2026-01-01T00:00:00Z", "fieldsV1": fields},
         {"manager": "status", "subresource": "status", "time": "2026-01-02T00:00:00Z"},
     ]
-    (found,) = find_drift(POD, POD, live, "ours")
+    (drift,) = find_drift(POD, POD, live, "ours")
     expected = '.spec.containers[name="busybox"].image was changed by set-image'
-    assert str(found) == f"{expected} at 2026-01-01T00:00:00Z"
+    assert str(drift) == f"{expected} at 2026-01-01T00:00:00Z"
 
 
 def test_d26_much_drift_is_described_in_few_words():
-    wanted = {**CONFIG_MAP, "data": {f"k{n}": "v" for n in range(9)}}
+    desired = {**CONFIG_MAP, "data": {f"k{n}": "v" for n in range(9)}}
     live: dict[str, Any] = {**CONFIG_MAP, "data": {}}
-    text = describe_drift(find_drift(wanted, wanted, live, "ours"))
+    text = describe_drift(find_drift(desired, desired, live, "ours"))
     assert text.endswith("; and 6 more fields")
-    assert describe_drift(find_drift(wanted, wanted, wanted, "ours")) == ""
+    assert describe_drift(find_drift(desired, desired, desired, "ours")) == ""
 
 
 async def test_waiting_conflict_and_held_are_events_once(rig: Rig):
@@ -140,17 +140,17 @@ async def test_waiting_conflict_and_held_are_events_once(rig: Rig):
     (conflict,) = events(rig, "Conflict")
     assert conflict.startswith("t1, t2: ConfigMap default/m exists")
     selector = {"clusterSelector": {"matchLabels": {"zone": "a"}}}
-    made = {**CONFIG_MAP, "metadata": {"name": "h", "namespace": "default"}}
+    config = {**CONFIG_MAP, "metadata": {"name": "h", "namespace": "default"}}
     for name in ("t1", "t2"):
         rig.fleet.join(name, zone="a")
-    rig.create("held", template=made, placement=selector)
+    rig.create("held", template=config, placement=selector)
     await rig.reconcile("held")
     for name in ("t1", "t2"):
         rig.fleet.join(name, zone="b")
     for _ in range(3):
         await rig.reconcile("held")
-    (held,) = events(rig, "Held")
-    assert held.startswith("t1, t2: 1 object(s) are not deleted")
+    (hold,) = events(rig, "Held")
+    assert hold.startswith("t1, t2: 1 object(s) are not deleted")
     assert len(events(rig, "Applied")) == 1
 
 
@@ -165,7 +165,7 @@ async def test_d26_a_correction_names_field_manager_and_time(rig: Rig):
     assert "lastCorrection" not in rig.entry("t2")
     assert events(rig, "Corrected") == [f"t1: {expected}"]
     assert events(rig, "Patched") == []
-    (published,) = [one for one in rig.events if one.event == "corrected"]
+    (published,) = [event for event in rig.events if event.event == "corrected"]
     (field,) = published.objects
     assert (published.cluster, published.message) == ("t1", expected)
     assert (field.field, field.manager, field.time) == (".data.k", "kubectl-edit", when)

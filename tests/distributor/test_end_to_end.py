@@ -58,13 +58,13 @@ def resource(rig: Rig, name: str) -> dict[str, Any]:
 
 def ours(rig: Rig) -> list[str]:
     """All writes of a distributor."""
-    logged = [one for cluster in rig.clusters.values() for one in cluster.requests]
-    return [one.path for one in logged if one.field_manager.startswith("fleetbus-")]
+    logged = [request for cluster in rig.clusters.values() for request in cluster.requests]
+    return [request.path for request in logged if request.field_manager.startswith("fleetbus-")]
 
 
 def looks(rig: Rig, name: str) -> int:
     """Return how often the MultiClusterResource was read live."""
-    paths = [one.path for one in rig.clusters[HUB].requests if one.verb == "get"]
+    paths = [request.path for request in rig.clusters[HUB].requests if request.verb == "get"]
     return sum(path.endswith(f"/multiclusterresources/{name}") for path in paths)
 
 
@@ -122,7 +122,7 @@ async def test_d11_changes_on_one_cluster_ask_nothing_of_the_others(rig: Rig):
     await quiet(rig)
 
     def asked(name: str) -> int:
-        paths = [one.path for one in rig.clusters[name].requests]
+        paths = [request.path for request in rig.clusters[name].requests]
         return sum(path.endswith("/configmaps/m") for path in paths)
 
     async def is_left_alone() -> bool:
@@ -191,7 +191,7 @@ def create(rig: Rig, template: dict[str, Any], cluster: str) -> None:
 
 def state_of(rig: Rig, cluster: str) -> Any:
     entries = resource(rig, "x").get("status", {}).get("clusters", [])
-    return next((one["state"] for one in entries if one["name"] == cluster), "")
+    return next((entry["state"] for entry in entries if entry["name"] == cluster), "")
 
 
 def data_of(rig: Rig, cluster: str) -> Any:
@@ -204,10 +204,10 @@ async def quiet(rig: Rig) -> None:
 
 
 def join(rig: Rig, name: str) -> None:
-    whole = rig.servers.kubeconfig()
+    kubeconfig = rig.servers.kubeconfig()
     context = {"name": name, "context": {"cluster": name, "user": "devfleet"}}
-    cluster = next(one for one in whole["clusters"] if one["name"] == name)
-    document = {**whole, "current-context": name, "contexts": [context], "clusters": [cluster]}
+    cluster = next(entry for entry in kubeconfig["clusters"] if entry["name"] == name)
+    document = {**kubeconfig, "current-context": name, "contexts": [context], "clusters": [cluster]}
     secret = {
         "metadata": {
             "name": f"{name}-kubeconfig",

@@ -124,15 +124,15 @@ def test_d3_an_api_version_that_is_none_is_refused(version: Any):
         finish({**SECRET, "apiVersion": version}, "t")
 
 
-@pytest.mark.parametrize("part", ["data", "stringData"])
+@pytest.mark.parametrize("field", ["data", "stringData"])
 @pytest.mark.parametrize("value", [True, 5432, 1.5, ["a"], {"a": "b"}])
-def test_d3_a_value_of_a_secret_that_is_no_text_is_refused_and_not_quoted(part: str, value: Any):
+def test_d3_a_value_of_a_secret_that_is_no_text_is_refused_and_not_quoted(field: str, value: Any):
     with pytest.raises(RenderError) as caught:
-        finish({**SECRET, part: {"fine": "YQ==", "port": value}}, "t")
-    assert str(caught.value).startswith(f"t.{part}.port: a string is required")
+        finish({**SECRET, field: {"fine": "YQ==", "port": value}}, "t")
+    assert str(caught.value).startswith(f"t.{field}.port: a string is required")
     assert "5432" not in str(caught.value)
-    with pytest.raises(RenderError, match=rf"t\.{part}: a map"):
-        finish({**SECRET, part: [value]}, "t")
+    with pytest.raises(RenderError, match=rf"t\.{field}: a map"):
+        finish({**SECRET, field: [value]}, "t")
 
 
 def test_d3_a_text_without_value_is_empty_as_on_a_server():
@@ -143,15 +143,15 @@ def test_d3_a_text_without_value_is_empty_as_on_a_server():
 def test_d13_rules_of_an_aggregated_role_are_left_to_the_control_plane():
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
     spec = {"template": {**ROLE, "rules": rules}}
-    (made,), (warning,) = render_for(read_spec({"spec": spec}), Context("eu1"))
-    assert "rules" not in made
+    (obj,), (warning,) = render_for(read_spec({"spec": spec}), Context("eu1"))
+    assert "rules" not in obj
     assert warning.startswith("spec.template.rules: not applied")
-    (made,), warnings = render_for(
+    (obj,), warnings = render_for(
         read_spec({"spec": {"template": {**ROLE, "rules": []}}}), Context("eu1")
     )
-    assert "rules" not in made
+    assert "rules" not in obj
     assert warnings == []
-    plain = {key: part for key, part in ROLE.items() if key != "aggregationRule"}
+    plain = {key: value for key, value in ROLE.items() if key != "aggregationRule"}
     assert finish({**plain, "rules": rules}, "t")["rules"] == rules
 
 
@@ -195,8 +195,8 @@ def test_d3_any_template_is_applied_as_it_is_or_refused_by_a_field(obj: dict[str
         assert problem.startswith("spec.template.")
         return
     metadata = before["metadata"]
-    kept = {key: part for key, part in metadata.items() if key != "namespace"}
-    assert made["metadata"] == {**kept, "namespace": metadata.get("namespace") or "default"}
+    expected = {key: value for key, value in metadata.items() if key != "namespace"}
+    assert made["metadata"] == {**expected, "namespace": metadata.get("namespace") or "default"}
     for name, part in before.items():
         if name not in ("metadata", "status", "stringData", "data"):
             assert made[name] == part
@@ -206,7 +206,7 @@ def test_d3_any_template_is_applied_as_it_is_or_refused_by_a_field(obj: dict[str
             before.get("stringData"),
         )
     ref = reference(made)
-    assert all(isinstance(one, str) for one in ref.key)
+    assert all(isinstance(key_part, str) for key_part in ref.key)
     set_owner(copy.deepcopy(made), OWNER)
 
 

@@ -19,10 +19,10 @@ from support.rigs.distributor import CONFIG_MAP, Rig
 def test_d6_an_object_that_is_changed_again_and_again_is_not_fought_over():
     now = [0.0]
     corrections = Corrections(lambda: now[0])
-    wanted: dict[str, Any] = {"apiVersion": "v1", "metadata": {}, "data": {"k": "v"}}
+    desired: dict[str, Any] = {"apiVersion": "v1", "metadata": {}, "data": {"k": "v"}}
 
     def may_write(
-        cluster: str = "t1", of: dict[str, Any] = wanted, *, is_same: bool = True
+        cluster: str = "t1", of: dict[str, Any] = desired, *, is_same: bool = True
     ) -> bool:
         live = {"metadata": {"uid": "u"}}
         has_room = corrections.has_room(cluster, of, live)
@@ -34,26 +34,26 @@ def test_d6_an_object_that_is_changed_again_and_again_is_not_fought_over():
     assert may_write("t2"), "another object of the same UID, in a cluster made from its backup"
     now[0] += 601
     assert may_write()
-    edited = {**wanted, "data": {"k": "other"}}
+    edited = {**desired, "data": {"k": "other"}}
     assert may_write(of=edited, is_same=False), "an edit is written whatever came before"
     assert [may_write(of=edited) for _ in range(6)] == [True] * 5 + [False]
 
 
 def test_d6_a_fight_is_given_up_for_good_only_where_the_same_comes_back():
     corrections = Corrections()
-    wanted: dict[str, Any] = {"apiVersion": "v1", "metadata": {}, "data": {"k": "v"}}
-    theirs: dict[str, Any] = {"metadata": {"uid": "u"}, "data": {"k": "theirs"}}
-    other = {**theirs, "data": {"k": "other"}}
+    desired: dict[str, Any] = {"apiVersion": "v1", "metadata": {}, "data": {"k": "v"}}
+    foreign: dict[str, Any] = {"metadata": {"uid": "u"}, "data": {"k": "theirs"}}
+    other = {**foreign, "data": {"k": "other"}}
     outcome = ObjectOutcome(ObjectRef("v1", "ConfigMap", "default", "m"), State.CONFLICT)
     for _ in range(5):
-        corrections.count("t1", wanted, theirs, "m", is_same=True)
-    corrections.stop("t1", wanted, other, "m", outcome)
-    assert corrections.stopped("t1", wanted, other, "m") is None
-    corrections.stop("t1", wanted, theirs, "m", outcome)
-    assert corrections.stopped("t1", wanted, theirs, "m") is outcome
-    assert corrections.stopped("t1", wanted, other, "m") is None
-    edited = {**wanted, "data": {"k": "edited"}}
-    assert corrections.stopped("t1", edited, theirs, "m") is None
+        corrections.count("t1", desired, foreign, "m", is_same=True)
+    corrections.stop("t1", desired, other, "m", outcome)
+    assert corrections.stopped("t1", desired, other, "m") is None
+    corrections.stop("t1", desired, foreign, "m", outcome)
+    assert corrections.stopped("t1", desired, foreign, "m") is outcome
+    assert corrections.stopped("t1", desired, other, "m") is None
+    edited = {**desired, "data": {"k": "edited"}}
+    assert corrections.stopped("t1", edited, foreign, "m") is None
 
 
 def test_d11_a_cluster_that_wastes_time_rests_and_is_probed():
@@ -62,9 +62,9 @@ def test_d11_a_cluster_that_wastes_time_rests_and_is_probed():
     breaker.record_failure("quick", "Unreachable", "refused", timedelta(milliseconds=5))
     breaker.record_failure("slow", "Timeout", "no answer", timedelta(seconds=10))
     assert breaker.cooldown_of("quick") is None
-    rest = breaker.cooldown_of("slow")
-    assert rest is not None
-    assert rest.message == "no answer"
+    cooldown = breaker.cooldown_of("slow")
+    assert cooldown is not None
+    assert cooldown.message == "no answer"
     now[0] += PROBE_AFTER.total_seconds() + 0.1
     assert breaker.cooldown_of("slow") is None
     breaker.record_failure("slow", "Timeout", "no answer", timedelta(seconds=10))

@@ -106,11 +106,11 @@ async def test_d1_refusals_of_any_form_concern_their_cluster(
 
 
 def _deep(levels: int) -> Object:
-    whole: Object = {}
-    inner = whole
+    outer: Object = {}
+    inner = outer
     for _ in range(levels):
         inner["a"] = inner = {}
-    return whole
+    return outer
 
 
 def _holder(**fields: Any) -> Object:
@@ -134,24 +134,24 @@ ODD_PARTS: list[Object] = [
 ]
 
 
-@pytest.mark.parametrize("part", ODD_PARTS, ids=lambda part: str(part)[:40])
+@pytest.mark.parametrize("fields", ODD_PARTS, ids=lambda fields: str(fields)[:40])
 @pytest.mark.parametrize("drift", ["Correct", "Report"])
 async def test_d1_objects_of_any_form_concern_their_cluster(
-    rig: Rig, part: Object, drift: str, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, fields: Object, drift: str, monkeypatch: pytest.MonkeyPatch
 ):
     originals = KubeClient.get, KubeClient.apply
 
-    def odd(found: Object) -> Object:
-        metadata = {**found["metadata"], **part.get("metadata", {})}
-        return {**found, **part, "metadata": metadata}
+    def odd(obj: Object) -> Object:
+        metadata = {**obj["metadata"], **fields.get("metadata", {})}
+        return {**obj, **fields, "metadata": metadata}
 
     async def get(self: KubeClient, resource: str, *args: Any) -> Object | None:
-        found = await originals[0](self, resource, *args)
-        return odd(found) if found and (self.cluster, resource) == ("t1", MAPS) else found
+        live = await originals[0](self, resource, *args)
+        return odd(live) if live and (self.cluster, resource) == ("t1", MAPS) else live
 
     async def apply(self: KubeClient, *args: Any, **options: Any) -> Object:
-        found = await originals[1](self, *args, **options)
-        return odd(found) if self.cluster == "t1" else found
+        live = await originals[1](self, *args, **options)
+        return odd(live) if self.cluster == "t1" else live
 
     rig.create(template=CONFIG_MAP, placement=PLACED, policy={"drift": drift})
     await rig.reconcile()
@@ -170,27 +170,27 @@ async def test_d1_objects_of_any_form_concern_their_cluster(
 
 def test_d26_who_holds_what_is_found_at_once_whatever_managed_fields_say():
     """A member named 50,000 keys; each was parsed for each item, which took half a minute."""
-    wanted = [{"name": f"n{at}", "v": 1} for at in range(200)]
+    items = [{"name": f"n{at}", "v": 1} for at in range(200)]
     keys: Object = {f'k:{{"n":{at}}}': {} for at in range(50_000)}
     holder = _holder(**{"f:spec": {"f:items": keys | {'k:{"name":"n7"}': {"f:v": {}}}}})
     live = {
         "metadata": {"managedFields": [holder]},
-        "spec": {"items": [{**each, "v": 2} for each in wanted]},
+        "spec": {"items": [{**each, "v": 2} for each in items]},
     }
-    made = {"metadata": {}, "spec": {"items": wanted}}
+    desired = {"metadata": {}, "spec": {"items": items}}
     began = time.process_time()
-    found = find_drift(made, made, live, "ours")
+    drift = find_drift(desired, desired, live, "ours")
     assert time.process_time() - began < 3
-    assert len(found) == len(wanted)
+    assert len(drift) == len(items)
 
 
 def test_d26_a_long_name_is_not_repeated_for_all_that_is_below_it():
     name = "n" * LONG
-    made = {"metadata": {}, "spec": {name: {f"k{at}": 1 for at in range(1000)}}}
+    desired = {"metadata": {}, "spec": {name: {f"k{at}": 1 for at in range(1000)}}}
     live = {"metadata": {}, "spec": {name: {f"k{at}": 2 for at in range(1000)}}}
-    found = find_drift(made, made, live, "ours")
-    assert len(found) == 1000
-    assert max(len(each.field) for each in found) < 1000
+    drift = find_drift(desired, desired, live, "ours")
+    assert len(drift) == 1000
+    assert max(len(each.field) for each in drift) < 1000
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda text: text[:20])
@@ -211,8 +211,8 @@ def test_d14_a_value_that_is_part_of_the_mark_does_not_take_it_apart():
 def test_d14_of_a_long_message_no_beginning_of_a_value_is_shown(shift: int):
     value = "hunter2-" * 5
     secret = {"kind": "Secret", "stringData": {"a": value}}
-    shown = redact_secrets(" " * shift + value * 1000, secret)
-    assert "hunter2" not in shown
+    text = redact_secrets(" " * shift + value * 1000, secret)
+    assert "hunter2" not in text
 
 
 @pytest.mark.parametrize(("count", "is_whole"), [(1500, False), (20_000, True)])

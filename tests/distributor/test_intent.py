@@ -38,7 +38,7 @@ INVENTORIES = st.dictionaries(
 
 @given(drawn=INVENTORIES)
 def test_d2_what_is_written_is_what_is_read(drawn: dict[str, list[Owned]]):
-    inventory = {name: {one.ref.key: one for one in owned} for name, owned in drawn.items()}
+    inventory = {name: {entry.ref.key: entry for entry in owned} for name, owned in drawn.items()}
     assert intent.read({"intent": intent.write(inventory)}) == inventory
 
 
@@ -113,4 +113,4 @@ def test_d12_order_of_kinds():
     kinds = ["Widget", "Deployment", "ConfigMap", "Role", "Namespace", "CustomResourceDefinition"]
     owned = [Owned(ObjectRef("v1", kind, "default", "x")) for kind in kinds]
     assert sorted(kinds, key=stage_of) == kinds[::-1]
-    assert [one.kind for one in deletion_order(owned)] == kinds
+    assert [entry.kind for entry in deletion_order(owned)] == kinds

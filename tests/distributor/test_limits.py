@@ -25,16 +25,16 @@ async def waits(
     limiter: RequestLimiter, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> list[float]:
     """Return how long each of some requests that come at once is delayed."""
-    found: list[float] = []
+    delays: list[float] = []
 
     async def note(seconds: float) -> None:
-        found.append(round(seconds, 3))
+        delays.append(round(seconds, 3))
 
     with monkeypatch.context() as patched:
         patched.setattr(asyncio, "sleep", note)
         for _ in range(count):
             await limiter.admit()
-    return found
+    return delays
 
 
 async def test_d11_requests_beyond_the_burst_are_spread_over_time(monkeypatch: pytest.MonkeyPatch):
@@ -62,8 +62,10 @@ async def test_d11_nothing_is_sent_before_retry_after_is_over():
 
 def place(rig: Rig, name: str, *clusters: str, objects: int = 1) -> None:
     metadata = [{"name": f"{name}-{n}", "namespace": "default"} for n in range(objects)]
-    templates = [{**copy.deepcopy(CONFIG_MAP), "metadata": one} for one in metadata]
-    placement = {"clusters": [{"name": one} for one in clusters]}
+    templates = [
+        {**copy.deepcopy(CONFIG_MAP), "metadata": each_metadata} for each_metadata in metadata
+    ]
+    placement = {"clusters": [{"name": cluster} for cluster in clusters]}
     rig.create(name, templates=templates, placement=placement)
 
 
@@ -75,11 +77,11 @@ async def test_d11_a_429_delays_every_request_to_its_cluster_and_to_no_other(rig
     )
     await rig.reconcile("x")
     assert rig.states("x") == {"t1": "Waiting/Throttled", "t2": "Applied"}
-    asked = len(rig.clusters["t1"].requests)
+    count = len(rig.clusters["t1"].requests)
     await rig.reconcile("y")
     assert rig.entry("t1", "y")["reason"] == "Throttled"
     assert rig.states("y")["t2"] == "Applied"
-    assert len(rig.clusters["t1"].requests) == asked
+    assert len(rig.clusters["t1"].requests) == count
 
 
 async def test_d11_the_hub_is_not_slowed_down_and_members_are(rig: Rig):
@@ -142,12 +144,12 @@ async def test_d11_few_objects_begin_in_one_turn_of_the_event_loop_and_a_cancell
     tasks = [asyncio.create_task(begin(number)) for number in range(7)]
     await asyncio.sleep(0)
     tasks[2].cancel()
-    found: list[int] = []
+    counts: list[int] = []
     while not all(task.done() for task in tasks):
         before = len(begun)
         await asyncio.sleep(0)
-        found.append(len(begun) - before)
-    assert max(found) == 2
+        counts.append(len(begun) - before)
+    assert max(counts) == 2
     assert begun == [0, 1, 3, 4, 5, 6]
 
 
@@ -169,8 +171,8 @@ async def test_d11_few_objects_are_under_way_and_a_server_that_hangs_takes_no_tu
         await asyncio.sleep(0.01)
         assert len(taken) == 3  # at once: whoever ends has no need of its turn
         await eventually(lambda: len(taken) == 6)
-    for one in taken:
-        one.end()
+    for turn in taken:
+        turn.end()
     async with asyncio.timeout(5):
         again = [await turns.take(ALIVE), await turns.take(ALIVE)]  # none has got lost
     third = asyncio.create_task(turns.take(ALIVE))
@@ -221,5 +223,5 @@ async def test_d11_a_turn_that_comes_with_a_cancellation_is_given_to_the_next():
 
 
 def test_d11_the_limits_are_settings():
-    found = DistributorSettings()
-    assert (found.qps, found.burst, found.in_flight) == (100, 200, 20)
+    settings = DistributorSettings()
+    assert (settings.qps, settings.burst, settings.in_flight) == (100, 200, 20)

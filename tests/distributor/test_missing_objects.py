@@ -39,7 +39,7 @@ async def placed(rig: Rig, *names: str) -> None:
 
 def asked(rig: Rig, *clusters: str) -> int:
     """Requests about anything that is distributed, or about which cluster answers."""
-    paths = [one.path for name in clusters for one in rig.clusters[name].requests]
+    paths = [request.path for name in clusters for request in rig.clusters[name].requests]
     return sum("multiclusterresources" not in path and "events" not in path for path in paths)
 
 
@@ -60,7 +60,7 @@ async def test_d11_50_deletions_on_one_cluster_ask_nothing_of_the_others(rig: Ri
     assert asked(rig, "t2") == before
     entries = rig.resource()["status"]["intent"]["clusters"]
     uids = {rig.get("t1", MAPS, name)["metadata"]["uid"] for name in names}
-    assert set(next(one for one in entries if one["name"] == "t1")["uids"]) == uids
+    assert set(next(entry for entry in entries if entry["name"] == "t1")["uids"]) == uids
 
 
 async def test_d11_what_is_missing_on_two_clusters_is_created_in_one_round(rig: Rig):
@@ -94,11 +94,11 @@ async def test_d11_a_name_that_nobody_has_yet_keeps_no_other_cluster_busy(rig: R
     assert asked(rig, "t1", "t2") > before
 
 
-@pytest.mark.parametrize("what", ["edited", "labels", "restored", "confirmed", "elsewhere", "old"])
-async def test_d11_whatever_is_new_on_the_hub_takes_a_round_for_all(rig: Rig, what: str):
+@pytest.mark.parametrize("news", ["edited", "labels", "restored", "confirmed", "elsewhere", "old"])
+async def test_d11_whatever_is_new_on_the_hub_takes_a_round_for_all(rig: Rig, news: str):
     await placed(rig)
     backup = copy.deepcopy(rig.resource()["status"])
-    match what:
+    match news:
         case "edited":
             rig.edit(policy={"drift": "Report"})
         case "labels":
@@ -275,5 +275,5 @@ async def test_d11_a_changed_connection_enqueues_what_is_on_that_cluster(rig: Ri
     await placed(rig)
     rig.create("elsewhere", template=config_map("n"), placement={"clusters": [{"name": "t2"}]})
     await rig.reconcile("elsewhere")
-    found = await list_requests("distributor-targets", rig.fleet, cluster="t1")
-    assert found == [Request("distributor-targets", "t1", "default", "x")]
+    requests = await list_requests("distributor-targets", rig.fleet, cluster="t1")
+    assert requests == [Request("distributor-targets", "t1", "default", "x")]

@@ -31,9 +31,9 @@ EVERYWHERE = {"clusters": [T1, T2, T4]}
 
 
 def template(name: str = "m") -> dict[str, Any]:
-    made = copy.deepcopy(CONFIG_MAP)
-    made["metadata"]["name"] = name
-    return made
+    copied = copy.deepcopy(CONFIG_MAP)
+    copied["metadata"]["name"] = name
+    return copied
 
 
 def where(rig: Rig, name: str = "m") -> list[str]:
@@ -51,19 +51,19 @@ def intent_of(rig: Rig) -> dict[str, Any]:
 
 async def test_d2_the_intent_and_the_finalizer_are_stored_before_the_first_apply(rig: Rig):
     rig.create(template=template(), placement=EVERYWHERE)
-    seen: list[tuple[bool, bool]] = []
+    facts: list[tuple[bool, bool]] = []
 
     def look(_change: object) -> None:
         resource = rig.resource()
-        names = [one["name"] for one in resource.get("status", {})["intent"]["clusters"]]
-        seen.append((FINALIZER in resource["metadata"]["finalizers"], "t1" in names))
+        names = [cluster["name"] for cluster in resource.get("status", {})["intent"]["clusters"]]
+        facts.append((FINALIZER in resource["metadata"]["finalizers"], "t1" in names))
 
     stop = rig.clusters["t1"].subscribe(look)
     await rig.reconcile()
     stop()
-    assert seen == [(True, True)]
+    assert facts == [(True, True)]
     uid = rig.get("t1", MAPS, "m")["metadata"]["uid"]
-    entry = next(one for one in intent_of(rig)["clusters"] if one["name"] == "t1")
+    entry = next(cluster for cluster in intent_of(rig)["clusters"] if cluster["name"] == "t1")
     assert entry["uids"] == [uid]
 
 
@@ -96,13 +96,13 @@ async def test_t15_a_crash_at_any_point_leaves_nothing_over(
         rig.edit(placement={"clusters": [T1, T4]})
     if meanwhile == "deleted":
         rig.delete()
-    wanted = {"nothing": ["t1", "t2", "t4"], "t2 dropped": ["t1", "t4"], "deleted": []}[meanwhile]
-    await rig.until(lambda: where(rig) == wanted)
+    expected = {"nothing": ["t1", "t2", "t4"], "t2 dropped": ["t1", "t4"], "deleted": []}[meanwhile]
+    await rig.until(lambda: where(rig) == expected)
     if meanwhile == "deleted":
         await rig.until(lambda: not rig.exists())
     else:
         await rig.until(lambda: rig.condition()["status"] == "True")
-    assert not any(one.verb == "create" for name in ("t1", "t2") for one in rig.writes(name))
+    assert not any(write.verb == "create" for name in ("t1", "t2") for write in rig.writes(name))
 
 
 async def test_d5_a_stranger_of_the_same_name_survives(rig: Rig):
@@ -142,7 +142,7 @@ async def test_d7_and_t20_a_cluster_that_vanished_is_held_and_an_unjoined_one_re
     rig.edit(placement={"clusters": [T1, T4]})
     await rig.reconcile()
     assert rig.states()["t2"] == "Held/ClusterGone"
-    assert any(one["name"] == "t2" for one in intent_of(rig)["clusters"])
+    assert any(cluster["name"] == "t2" for cluster in intent_of(rig)["clusters"])
     rig.hub.create("v1/namespaces", {"metadata": {"name": "fleetbus-clusters"}})
     record = {"name": "left-t2", "namespace": "fleetbus-clusters", "labels": {LEFT_LABEL: "t2"}}
     rig.hub.create(MAPS, {"metadata": record})
@@ -389,7 +389,7 @@ async def test_d9_an_object_whose_version_is_no_longer_served_is_deleted_in_anot
     rig.edit(templates=[template()])
     await rig.until(lambda: rig.states() == {"t1": "Applied"})
     assert not rig.has("t1", "example.com/v1/widgets", "w")
-    assert [one["kind"] for one in intent_of(rig)["objects"]] == ["ConfigMap"]
+    assert [obj["kind"] for obj in intent_of(rig)["objects"]] == ["ConfigMap"]
 
 
 async def test_d9_an_object_stays_on_record_while_any_version_of_its_group_is_unknown(rig: Rig):
@@ -406,7 +406,7 @@ async def test_d9_an_object_stays_on_record_while_any_version_of_its_group_is_un
     await rig.reconcile()
     assert rig.states() == {"t1": "Failed/DeleteFailed"}
     assert "example.com/v1 cannot be discovered" in rig.entry("t1")["message"]
-    assert [one["kind"] for one in intent_of(rig)["objects"]] == ["ConfigMap", "Widget"]
+    assert [obj["kind"] for obj in intent_of(rig)["objects"]] == ["ConfigMap", "Widget"]
 
 
 @pytest.mark.parametrize(("policy", "state"), [("Report", "Drifted"), ("Ignore", "Applied")])
@@ -432,11 +432,13 @@ async def test_d12_a_set_is_applied_in_order_and_deleted_in_reverse(rig: Rig):
     }
     rig.create(templates=[pod, template(), account], placement={"clusters": [T1]})
     await rig.reconcile()
-    order = [one.path.rpartition("/")[2] for one in rig.writes("t1")]
+    order = [write.path.rpartition("/")[2] for write in rig.writes("t1")]
     assert order == ["sa", "m", "p"]
     rig.delete()
     await rig.until(lambda: not rig.exists())
-    deletes = [one.path.rpartition("/")[2] for one in rig.writes("t1") if one.method == "DELETE"]
+    deletes = [
+        write.path.rpartition("/")[2] for write in rig.writes("t1") if write.method == "DELETE"
+    ]
     assert list(dict.fromkeys(deletes)) == ["p", "m", "sa"]
 
 
@@ -472,9 +474,9 @@ async def test_d10_a_definition_of_a_template_stays_until_nobody_has_an_object_o
 async def test_values_differ_per_cluster_by_substitution(rig: Rig):
     rig.fleet.join("t1", region="eu")
     rig.fleet.join("t2", region="us")
-    made = template()
-    made["data"] = {"where": "${cluster.name}/${cluster.labels.region}", "text": "${vars.text}"}
-    rig.create(template=made, placement={"clusters": [T1, T2, T4]}, vars={"text": "hello"})
+    config = template()
+    config["data"] = {"where": "${cluster.name}/${cluster.labels.region}", "text": "${vars.text}"}
+    rig.create(template=config, placement={"clusters": [T1, T2, T4]}, vars={"text": "hello"})
     await rig.reconcile()
     assert rig.get("t1", MAPS, "m")["data"] == {"where": "t1/eu", "text": "hello"}
     assert rig.get("t2", MAPS, "m")["data"] == {"where": "t2/us", "text": "hello"}

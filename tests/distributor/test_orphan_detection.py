@@ -97,11 +97,11 @@ async def test_d7_an_orphan_is_deleted_by_its_uid(rig: Rig):
 
 
 def replace_it(rig: Rig) -> None:
-    found = rig.get("t1", MAPS, "b")
+    live = rig.get("t1", MAPS, "b")
     rig.clusters["t1"].delete(MAPS, "default", "b")
     for field in ("uid", "resourceVersion", "creationTimestamp", "managedFields"):
-        found["metadata"].pop(field, None)
-    rig.clusters["t1"].create(MAPS, found)
+        live["metadata"].pop(field, None)
+    rig.clusters["t1"].create(MAPS, live)
 
 
 def annotate(rig: Rig, **annotations: str | None) -> None:
@@ -161,10 +161,14 @@ async def test_d7_the_command_lists_orphans_and_deletes_those_it_is_given(
     capsys.readouterr()
     status, out, _ = await call(output="json")
     assert status == 0
-    [shown] = orjson.loads(out)["orphans"]
-    assert (shown["cluster"], shown["kind"], shown["name"]) == ("t1", "ConfigMap", "b")
-    assert shown["uid"] == orphan.uid
-    assert shown["owner"]["name"] == "x"
+    [orphan_entry] = orjson.loads(out)["orphans"]
+    assert (orphan_entry["cluster"], orphan_entry["kind"], orphan_entry["name"]) == (
+        "t1",
+        "ConfigMap",
+        "b",
+    )
+    assert orphan_entry["uid"] == orphan.uid
+    assert orphan_entry["owner"]["name"] == "x"
     status, out, err = await call("delete", "nobody")
     assert (status, rig.has("t1", MAPS, "b")) == (1, True)
     assert (out, err) == ("", "fleetbus: no orphan has UID 'nobody'\n"), "no log lines"

@@ -31,11 +31,13 @@ def sweep_of(rig: Rig, period: timedelta = LONG) -> OrphanSweep:
 def reported(rig: Rig, name: str = "x") -> dict[str, Any] | None:
     """The condition, if there is one."""
     conditions = rig.resource(name).get("status", {}).get("conditions", [])
-    return next((one for one in conditions if one["type"] == "Orphaned"), None)
+    return next((condition for condition in conditions if condition["type"] == "Orphaned"), None)
 
 
 def emitted(rig: Rig) -> list[str]:
-    return [one["message"] for one in rig.hub.list("v1/events") if one["reason"] == "Orphaned"]
+    return [
+        event["message"] for event in rig.hub.list("v1/events") if event["reason"] == "Orphaned"
+    ]
 
 
 async def test_d7_what_a_restored_hub_forgot_is_a_condition_of_its_resource(rig: Rig):
@@ -46,13 +48,13 @@ async def test_d7_what_a_restored_hub_forgot_is_a_condition_of_its_resource(rig:
     assert await sweep.sweep() == []
     assert reported(rig) is None, "what is seen once may be on its way"
     await sweep.sweep()
-    found = reported(rig)
-    assert found is not None
-    assert (found["status"], found["reason"]) == ("True", "NotOnRecord")
-    assert "1 object(s)" in found["message"]
-    assert "ConfigMap default/b of cluster t1" in found["message"]
-    assert "fleetbus orphans" in found["message"]
-    assert emitted(rig) == [found["message"]]
+    condition = reported(rig)
+    assert condition is not None
+    assert (condition["status"], condition["reason"]) == ("True", "NotOnRecord")
+    assert "1 object(s)" in condition["message"]
+    assert "ConfigMap default/b of cluster t1" in condition["message"]
+    assert "fleetbus orphans" in condition["message"]
+    assert emitted(rig) == [condition["message"]]
     assert len(rig.writes("t1")) == written
     assert rig.has("t1", MAPS, "b")
     assert REGISTRY.get_sample_value("fleetbus_orphans", {"cluster": "t1"}) == 1
@@ -64,7 +66,7 @@ async def test_d7_an_orphan_is_reported_once_and_kept_by_rounds_and_other_proces
     sweep = sweep_of(rig)
     for _ in range(3):
         await sweep.sweep()
-    found = reported(rig)
+    condition = reported(rig)
     version = rig.resource()["metadata"]["resourceVersion"]
     await sweep_of(rig).sweep()  # of a process that has just started
     assert rig.resource()["metadata"]["resourceVersion"] == version
@@ -72,7 +74,7 @@ async def test_d7_an_orphan_is_reported_once_and_kept_by_rounds_and_other_proces
     rig.clusters["t1"].patch(MAPS, "default", "a", {"data": {"k": "changed"}})
     await rig.repair("t1")
     await rig.reconcile()
-    assert reported(rig) == found
+    assert reported(rig) == condition
     rig.edit(vars={"a": "b"})
     await rig.reconcile()
     assert (reported(rig) or {})["status"] == "True"
@@ -97,9 +99,9 @@ async def test_d7_the_condition_ends_with_the_orphan(rig: Rig, end: str):
             source.event("deleted", "b", version, uid=gone["uid"], namespace="default")
         )
     await sweep.sweep()
-    found = reported(rig)
-    assert found is not None
-    assert (found["status"], found["reason"]) == ("False", "NoOrphans")
+    condition = reported(rig)
+    assert condition is not None
+    assert (condition["status"], condition["reason"]) == ("False", "NoOrphans")
 
 
 async def test_d7_a_successor_of_the_same_name_shows_the_orphans_of_its_predecessor(rig: Rig):
@@ -129,10 +131,10 @@ async def test_d7_a_sweep_asks_no_member_and_the_hub_a_few_times(rig: Rig):
     await sweep.sweep()
     rig.clusters["t1"].faults.add(Hang())
     members = {name: len(rig.clusters[name].requests) for name in ("t1", "t2")}
-    asked = len(rig.hub.requests)
+    count = len(rig.hub.requests)
     assert len(await sweep.sweep()) == 1
     assert {name: len(rig.clusters[name].requests) for name in members} == members
-    since = [one.path.rpartition("/")[2] for one in list(rig.hub.requests)[asked:]]
+    since = [request.path.rpartition("/")[2] for request in list(rig.hub.requests)[count:]]
     assert Counter(since)["multiclusterresources"] == 3
     assert set(since) == {"multiclusterresources", "inventorychunks", "kube-system"}
     assert len(since) <= 9

@@ -63,9 +63,9 @@ async def test_t18_labels_decide(valkey_url: str):
 
 
 async def test_t18_a_template_without_a_namespace_goes_to_default(rig: Rig):
-    made = config_map()
-    del made["metadata"]["namespace"]
-    rig.create(template=made, placement={"clusters": [T1]})
+    config = config_map()
+    del config["metadata"]["namespace"]
+    rig.create(template=config, placement={"clusters": [T1]})
     await rig.reconcile()
     assert where(rig) == ["t1"]
 
@@ -110,10 +110,10 @@ async def test_t18_the_fuse_holds_until_the_plan_is_confirmed(rig: Rig):
         "t4": "Held/DeletionFuse",
     }
     condition = rig.condition("DeletionHeld")
-    held = rig.resource()["status"]["held"]
-    assert held.pop("planHash") in condition["message"]
-    assert held.pop("nonce")
-    assert held == {"reason": "DeletionFuse", "objects": 2, "clusters": ["t2", "t4"]}
+    hold = rig.resource()["status"]["held"]
+    assert hold.pop("planHash") in condition["message"]
+    assert hold.pop("nonce")
+    assert hold == {"reason": "DeletionFuse", "objects": 2, "clusters": ["t2", "t4"]}
     assert CONFIRM_PRUNE_ANNOTATION in condition["message"]
     rig.annotate(CONFIRM_PRUNE_ANNOTATION, "something-else")
     await rig.reconcile()
@@ -149,8 +149,8 @@ async def test_d8_a_selector_that_suddenly_matches_nothing_deletes_nothing(
         rig.fleet.join(name)
     await rig.reconcile()
     assert where(rig) == clusters
-    held = {name: rig.states()[name] for name in clusters}
-    assert held == dict.fromkeys(clusters, "Held/EmptySelection")
+    states = {name: rig.states()[name] for name in clusters}
+    assert states == dict.fromkeys(clusters, "Held/EmptySelection")
 
 
 async def chosen_by_label(rig: Rig) -> None:

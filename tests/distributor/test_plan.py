@@ -24,33 +24,33 @@ def bases(names: Iterable[str], generation: int, labels: str) -> dict[str, Basis
 
 
 def facts(
-    wanted: Mapping[str, list[ObjectRef]],
+    desired: Mapping[str, list[ObjectRef]],
     has: Mapping[str, Iterable[ObjectRef]],
     *,
     fleet: str = "t1 t2 t3 t4",
     relabelled: str = "",
     edited: bool = False,
-    **rest: Any,
+    **fields: Any,
 ) -> Facts:
     """The facts of a round; unless the spec was `edited`, no deletion is requested."""
-    generation = rest.pop("generation", 5)
+    generation = fields.pop("generation", 5)
     present = bases(fleet.split(), generation, "now")
     before = bases(has, generation - edited, "now") | bases(relabelled.split(), 0, "then")
-    inventory = rest.pop("inventory", owned(has))
+    inventory = fields.pop("inventory", owned(has))
     return Facts(
-        wanted=wanted,
+        wanted=desired,
         inventory=inventory,
-        present=rest.pop("present", present),
-        bases=rest.pop("bases", before),
-        unjoined=frozenset(rest.pop("left", "").split()),
-        fuse=rest.pop("fuse", FusePolicy()),
+        present=fields.pop("present", present),
+        bases=fields.pop("bases", before),
+        unjoined=frozenset(fields.pop("left", "").split()),
+        fuse=fields.pop("fuse", FusePolicy()),
         generation=generation,
-        **rest,
+        **fields,
     )
 
 
 def pruned(plan: Plan) -> dict[str, list[str]]:
-    return {name: [one.ref.name for one in refs] for name, refs in plan.prune.items()}
+    return {name: [ref.ref.name for ref in refs] for name, refs in plan.prune.items()}
 
 
 def many(clusters: int, objects: int) -> dict[str, list[ObjectRef]]:
@@ -92,7 +92,7 @@ def test_d7_a_cluster_that_vanished_keeps_its_entries():
 def test_d7_an_unjoined_cluster_is_released():
     plan = make_plan(facts({"t1": [A]}, {"t1": [A], "c3": [A]}, left="c3"))
     assert plan.gone == []
-    assert [one.ref for one in plan.released["c3"]] == [A]
+    assert [released_object.ref for released_object in plan.released["c3"]] == [A]
 
 
 def test_d8_an_empty_cluster_list_prunes_nothing():
@@ -102,7 +102,7 @@ def test_d8_an_empty_cluster_list_prunes_nothing():
 
 
 @pytest.mark.parametrize(
-    ("clusters", "objects", "kept", "limits", "held"),
+    ("clusters", "objects", "count", "limits", "is_held"),
     [
         (10, 3, 8, {}, True),  # 2 clusters
         (10, 3, 9, {}, False),
@@ -119,22 +119,22 @@ def test_d8_an_empty_cluster_list_prunes_nothing():
     ],
 )
 def test_d8_each_limit_alone_holds(
-    clusters: int, objects: int, kept: int, limits: dict[str, int], held: bool
+    clusters: int, objects: int, count: int, limits: dict[str, int], is_held: bool
 ):
     has = many(clusters, objects)
-    wanted = {name: has[name] for name in list(has)[:kept]}
+    desired = {name: has[name] for name in list(has)[:count]}
     fuse = FusePolicy.model_validate(limits)
-    plan = make_plan(facts(wanted, has, fleet=" ".join(has), fuse=fuse))
-    assert (plan.hold is not None and plan.hold.reason is HoldReason.FUSE) is held
-    assert bool(plan.prune) is not held
-    assert plan.held.keys() == (has.keys() - wanted if held else set())
+    plan = make_plan(facts(desired, has, fleet=" ".join(has), fuse=fuse))
+    assert (plan.hold is not None and plan.hold.reason is HoldReason.FUSE) is is_held
+    assert bool(plan.prune) is not is_held
+    assert plan.held.keys() == (has.keys() - desired if is_held else set())
 
 
 @pytest.mark.parametrize("way", ["placement", "template"])
 def test_d8_an_explicit_edit_is_not_held(way: str):
     has = many(30, 10)
-    wanted = {name: [B] for name in has} if way == "template" else {"t0": has["t0"]}
-    plan = make_plan(facts(wanted, has, fleet=" ".join(has), edited=True))
+    desired = {name: [B] for name in has} if way == "template" else {"t0": has["t0"]}
+    plan = make_plan(facts(desired, has, fleet=" ".join(has), edited=True))
     assert plan.hold is None
     assert plan.automatic == {}
     assert plan.prune == plan.requested
@@ -143,24 +143,24 @@ def test_d8_an_explicit_edit_is_not_held(way: str):
 
 def test_d8_of_an_edit_and_a_relabelling_at_once_only_the_edit_was_asked_for():
     has = {name: [A, B] for name in ("t1", "t2", "t3", "t4")}
-    wanted = {"t1": [A], "t2": [A]}  # b was edited away, t3 and t4 were relabelled
-    plan = make_plan(facts(wanted, has, edited=True, relabelled="t3 t4"))
+    desired = {"t1": [A], "t2": [A]}  # b was edited away, t3 and t4 were relabelled
+    plan = make_plan(facts(desired, has, edited=True, relabelled="t3 t4"))
     assert pruned(plan) == {"t1": ["b"], "t2": ["b"]}
     assert set(plan.held) == {"t3", "t4"}
 
 
 def test_d8_labels_do_not_matter_where_no_selector_could_choose_the_cluster():
     has = {name: [A] for name in ("t1", "t2", "t3")}
-    asked = facts({"t1": [A]}, has, edited=True, relabelled="t2 t3")
-    assert set(make_plan(asked).held) == {"t2", "t3"}
-    plan = make_plan(replace(asked, unselectable=frozenset({"t2", "t3"})))
+    question = facts({"t1": [A]}, has, edited=True, relabelled="t2 t3")
+    assert set(make_plan(question).held) == {"t2", "t3"}
+    plan = make_plan(replace(question, unselectable=frozenset({"t2", "t3"})))
     assert set(plan.prune) == {"t2", "t3"}
 
 
 def test_d8_what_an_edit_dropped_stays_dropped_whatever_the_labels_become():
     has = {name: [A] for name in ("t1", "t2", "t3")}
     dropped = {
-        name: {key: replace(one, mark=Mark.DROPPED) for key, one in entries.items()}
+        name: {key: replace(entry, mark=Mark.DROPPED) for key, entry in entries.items()}
         for name, entries in owned(has).items()
     }
     plan = make_plan(facts({"t1": [A]}, has, inventory=dropped, relabelled="t2 t3"))
@@ -175,7 +175,9 @@ def after(done: Facts, plan: Plan) -> Facts:
 
 def edited(before: Facts) -> Facts:
     generation = before.generation + 1
-    present = {name: replace(one, generation=generation) for name, one in before.present.items()}
+    present = {
+        name: replace(entry, generation=generation) for name, entry in before.present.items()
+    }
     return replace(before, generation=generation, present=present)
 
 
@@ -192,16 +194,16 @@ def test_d8_what_an_edit_dropped_is_forgotten_when_it_is_wanted():
     first = after(dropped, make_plan(dropped))
     assert first.inventory["t2"][A.key].mark is Mark.DROPPED
     again = replace(edited(first), wanted=has)
-    wanted = record(again, make_plan(again))
-    assert wanted["t2"][A.key].mark is Mark.REPLACEABLE
+    entries = record(again, make_plan(again))
+    assert entries["t2"][A.key].mark is Mark.REPLACEABLE
 
 
 def test_d8_a_later_edit_does_not_make_an_earlier_relabelling_explicit():
     has = {name: [A] for name in ("t1", "t2", "t3")}
     first = facts({"t1": [A]}, has, relabelled="t2 t3")
-    held = make_plan(first)
-    assert set(held.held) == {"t2", "t3"}
-    assert set(make_plan(edited(after(first, held))).held) == {"t2", "t3"}
+    held_plan = make_plan(first)
+    assert set(held_plan.held) == {"t2", "t3"}
+    assert set(make_plan(edited(after(first, held_plan))).held) == {"t2", "t3"}
 
 
 def test_d8_a_cluster_without_a_basis_was_not_edited():
@@ -228,51 +230,51 @@ def test_d8_nothing_is_evaluated_where_a_template_cannot_be_rendered():
 
 def test_d8_a_plan_that_was_held_stays_held_when_the_limits_would_allow_it_by_now():
     has = many(10, 1)
-    asked = facts({name: has[name] for name in list(has)[:9]}, has, fleet=" ".join(has))
-    plan = make_plan(asked)
+    question = facts({name: has[name] for name in list(has)[:9]}, has, fleet=" ".join(has))
+    plan = make_plan(question)
     assert plan.hold is None
     before = Hold(HoldReason.FLEET, plan.plan_hash)
-    again = make_plan(replace(asked, hold=before))
+    again = make_plan(replace(question, hold=before))
     assert again.hold is not None
     assert again.hold.reason is HoldReason.FLEET
     assert again.prune == {}
-    later = make_plan(edited(after(replace(asked, hold=before), again)))
+    later = make_plan(edited(after(replace(question, hold=before), again)))
     assert later.hold is not None, "an edit that does not ask for it is no answer"
     assert later.plan_hash != plan.plan_hash
     assert later.prune == {}
-    assert make_plan(replace(asked, hold=before, confirmed=plan.plan_hash)).prune == plan.prune
+    assert make_plan(replace(question, hold=before, confirmed=plan.plan_hash)).prune == plan.prune
 
 
 def test_d8_a_hold_for_an_empty_selection_has_another_reason_once_there_is_a_selection():
     has = many(10, 1)
     before = Hold(HoldReason.EMPTY_SELECTION, "before")
-    asked = facts(
+    question = facts(
         {name: has[name] for name in list(has)[:9]}, has, fleet=" ".join(has), hold=before
     )
-    plan = make_plan(asked)
+    plan = make_plan(question)
     assert plan.hold is not None
     assert plan.hold.reason is HoldReason.FUSE
 
 
 def test_d8_what_is_rendered_otherwise_than_before_is_not_asked_for_by_a_later_edit():
     has = {name: [A, B] for name in ("t1", "t2")}
-    asked = facts({name: [A] for name in has}, has)
-    plan = make_plan(asked)
+    question = facts({name: [A] for name in has}, has)
+    plan = make_plan(question)
     assert set(plan.held) == set(has)
-    again = edited(after(asked, plan))
-    for held in (plan.hold, None):
-        assert make_plan(replace(again, hold=held)).prune == {}
+    again = edited(after(question, plan))
+    for hold in (plan.hold, None):
+        assert make_plan(replace(again, hold=hold)).prune == {}
 
 
 def test_t18_with_limit_one_the_removal_of_two_of_three_is_held_until_confirmed():
     has = {"t1": [A], "t2": [A], "t3": [A]}
-    asked = facts({"t1": [A]}, has, fuse=FusePolicy(objects=1))
-    held = make_plan(asked)
-    assert held.prune == {}
-    assert held.hold is not None
-    assert held.plan_hash in held.hold.message
-    assert "2 of 3 objects on 2 cluster(s)" in held.hold.message
-    released = make_plan(replace(asked, confirmed=held.plan_hash))
+    question = facts({"t1": [A]}, has, fuse=FusePolicy(objects=1))
+    held_plan = make_plan(question)
+    assert held_plan.prune == {}
+    assert held_plan.hold is not None
+    assert held_plan.plan_hash in held_plan.hold.message
+    assert "2 of 3 objects on 2 cluster(s)" in held_plan.hold.message
+    released = make_plan(replace(question, confirmed=held_plan.plan_hash))
     assert pruned(released) == {"t2": ["a"], "t3": ["a"]}
     assert released.hold is None
     assert released.automatic == {}
@@ -281,11 +283,11 @@ def test_t18_with_limit_one_the_removal_of_two_of_three_is_held_until_confirmed(
 def test_d8_a_confirmation_holds_for_the_rest_of_an_interrupted_round_and_for_nothing_else():
     has = {"t1": [A], "t2": [A], "t3": [A], "t4": [A]}
     limits = FusePolicy(objects=1, percent=0)
-    asked = facts({"t1": [A]}, has, fuse=limits)
-    first = make_plan(asked).plan_hash
-    confirmed = replace(asked, confirmed=first)
-    rest = after(confirmed, make_plan(confirmed))
-    plan = make_plan(rest)
+    question = facts({"t1": [A]}, has, fuse=limits)
+    first = make_plan(question).plan_hash
+    confirmed = replace(question, confirmed=first)
+    next_facts = after(confirmed, make_plan(confirmed))
+    plan = make_plan(next_facts)
     assert set(plan.prune) == {"t2", "t3", "t4"}
     assert plan.hold is None
     other = [
@@ -297,18 +299,18 @@ def test_d8_a_confirmation_holds_for_the_rest_of_an_interrupted_round_and_for_no
         facts({"t1": [A]}, has | {"t2": [A, B]}, fuse=limits, confirmed=first),
         facts({"t1": [A]}, {"t1": [A], "t2": [A], "t3": [A]}, fuse=limits, confirmed=first),
     ]
-    assert all(make_plan(one).held for one in other)
+    assert all(make_plan(question_facts).held for question_facts in other)
 
 
 def test_d8_a_question_keeps_its_name_while_it_stands_and_never_gets_it_again():
     has = {name: [A] for name in ("t1", "t2", "t3", "t4")}
-    asked = facts({"t1": [A], "t4": [A]}, has, nonce="first")
-    hold = make_plan(asked).hold
+    question = facts({"t1": [A], "t4": [A]}, has, nonce="first")
+    hold = make_plan(question).hold
     assert hold is not None
-    same = make_plan(replace(asked, hold=hold, nonce="second"))
+    same = make_plan(replace(question, hold=hold, nonce="second"))
     assert same.hold == hold
-    grown = make_plan(replace(asked, wanted={"t1": [A]}, hold=hold, nonce="second"))
-    again = make_plan(replace(asked, hold=grown.hold, nonce="third", confirmed=hold.plan_hash))
+    grown = make_plan(replace(question, wanted={"t1": [A]}, hold=hold, nonce="second"))
+    again = make_plan(replace(question, hold=grown.hold, nonce="third", confirmed=hold.plan_hash))
     assert again.hold is not None
     assert again.hold.plan_hash != hold.plan_hash
 

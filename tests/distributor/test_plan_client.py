@@ -45,8 +45,8 @@ async def test_d25_a_type_that_the_plan_adds_to_a_group_is_discovered_in_every_w
         assert await client.discover("example.com/v1", "Database") is None
         await client.discovery.refresh()
         await client.apply(CRDS, copy.deepcopy(CRD), field_manager="test")
-        found = await client.discover("example.com/v1", "Database")
-        assert found is not None
-        assert found in await client.discovery.refresh()
-        assert await client.list(found.resource) == []
+        discovered = await client.discover("example.com/v1", "Database")
+        assert discovered is not None
+        assert discovered in await client.discovery.refresh()
+        assert await client.list(discovered.resource) == []
     assert cluster.get(CRDS, "", "databases.example.com") is None

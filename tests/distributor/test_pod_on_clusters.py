@@ -120,7 +120,7 @@ async def test_t15_events_tell_of_changes_and_are_not_repeated(rig: Rig):
     await rig.reconcile()
     await rig.reconcile()
     events = rig.hub.list("v1/events", "default")
-    assert [one["reason"] for one in events] == ["Applied"]
+    assert [event["reason"] for event in events] == ["Applied"]
     assert "Pod default/multicluster-pod on t1, t2, t4" in events[0]["message"]
 
 
@@ -294,7 +294,7 @@ async def test_t15_each_cluster_gets_the_image_of_its_own_customization(rig: Rig
         }
         for name, image_of in images.items()
     ]
-    wanted: dict[str, Any] = {**spec(), "customize": {"clusters": entries}}
-    rig.create(**wanted)
+    fields: dict[str, Any] = {**spec(), "customize": {"clusters": entries}}
+    rig.create(**fields)
     await rig.reconcile()
     assert {name: image(rig, name) for name in images} == images

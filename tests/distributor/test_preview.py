@@ -39,16 +39,18 @@ class Planned:
     @property
     def actions(self) -> dict[str, dict[str, str]]:
         return {
-            one.name: {item.ref.name: item.action.value for item in one.objects}
-            for one in self.preview.clusters
-            if one.objects
+            cluster.name: {item.ref.name: item.action.value for item in cluster.objects}
+            for cluster in self.preview.clusters
+            if cluster.objects
         }
 
     def cluster(self, name: str) -> ClusterPlan:
-        return next(one for one in self.preview.clusters if one.name == name)
+        return next(
+            cluster_plan for cluster_plan in self.preview.clusters if cluster_plan.name == name
+        )
 
     def reasons(self, name: str) -> list[str]:
-        return [f"{one.state}/{one.reason}" for one in self.cluster(name).findings]
+        return [f"{finding.state}/{finding.reason}" for finding in self.cluster(name).findings]
 
 
 def document(**spec: Any) -> Object:
@@ -66,32 +68,32 @@ async def plan(rig: Rig, manifest: Object | None = None) -> Planned:
         resource = await candidate_of(hub, manifest) if manifest else rig.resource()
         budget = PlannedBudget(rig.redis)
         settings = DistributorSettings(require_service_account=rig.require_service_account)
-        made = await preview(
+        previewed = await preview(
             fleet, resource, budget=budget, settings=settings, read_vote=rig.read_vote
         )
     finally:
         await fleet.aclose()
     assert {name: stored(rig, name) for name in rig.clusters} == before, "a plan has written"
-    members = {name: one for name, one in fleet.clients.items() if name != HUB}
+    members = {name: client for name, client in fleet.clients.items() if name != HUB}
     writes = {
-        name: sorted((_verb(one.verb), one.path) for one in client.writes)
+        name: sorted((_verb(write.verb), write.path) for write in client.writes)
         for name, client in members.items()
         if client.writes
     }
     after = {
-        (name, one.path): client.after(one.path)
+        (name, write.path): client.after(write.path)
         for name, client in members.items()
-        for one in client.writes
+        for write in client.writes
     }
-    return Planned(made, writes, after)
+    return Planned(previewed, writes, after)
 
 
 def stored(rig: Rig, cluster: str) -> list[tuple[str, str]]:
     """The accepted writes of one cluster that were no dry runs."""
     return [
-        (_verb(one.verb), one.path)
-        for one in rig.writes(cluster)
-        if one.query.get("dryRun") is None and 200 <= one.status < 300
+        (_verb(write.verb), write.path)
+        for write in rig.writes(cluster)
+        if write.query.get("dryRun") is None and 200 <= write.status < 300
     ]
 
 
@@ -103,14 +105,14 @@ async def run(rig: Rig, manifest: Object | None = None) -> Writes:
     """Do what was planned, until nothing changes any more; the writes on the members."""
     counts = {name: len(stored(rig, name)) for name in rig.clusters}
     if manifest and rig.exists():
-        rig.edit(**{part: manifest["spec"].get(part) for part in ("template", "templates")})
+        rig.edit(**{field: manifest["spec"].get(field) for field in ("template", "templates")})
         rig.edit(**manifest["spec"])
     elif manifest:
         rig.create("x", **manifest["spec"])
     for _ in range(6):
         await rig.reconcile()
-    found = {name: stored(rig, name)[counts[name] :] for name in rig.clusters if name != HUB}
-    return {name: sorted(writes) for name, writes in found.items() if writes}
+    by_cluster = {name: stored(rig, name)[counts[name] :] for name in rig.clusters if name != HUB}
+    return {name: sorted(writes) for name, writes in by_cluster.items() if writes}
 
 
 async def check(rig: Rig, manifest: Object | None = None) -> Planned:
@@ -119,8 +121,8 @@ async def check(rig: Rig, manifest: Object | None = None) -> Planned:
     assert await run(rig, manifest) == planned.writes
     uid = rig.resource()["metadata"]["uid"] if rig.exists() else ""
     for (cluster, path), tree in planned.after.items():
-        _, _, rest = path.partition("/namespaces/")
-        namespace, _, name = rest.partition("/configmaps/")
+        _, _, suffix = path.partition("/namespaces/")
+        namespace, _, name = suffix.partition("/configmaps/")
         live = rig.clusters[cluster].get(MAPS, namespace, name)
         assert (live is None) == (tree is None), path
         if live and tree:
@@ -152,7 +154,7 @@ async def test_d25_an_edit_changes_deletes_and_creates(rig: Rig):
     expected = {"changes": "change", "comes": "create", "goes": "delete"}
     assert planned.actions == {"t1": expected, "t2": expected}
     assert planned.cluster("t1").unchanged == 1
-    change = next(one for one in planned.cluster("t1").objects if one.ref.name == "changes")
+    change = next(item for item in planned.cluster("t1").objects if item.ref.name == "changes")
     assert [line for line in change.diff if line[0] in "+-"] == ["-  k: v", "+  k: new"]
 
 
@@ -179,14 +181,14 @@ async def test_d25_drift_is_corrected_or_reported(rig: Rig):
 @pytest.mark.parametrize("drift", ["Correct", "Report"])
 async def test_d25_d3_a_plan_compares_as_the_rounds_do(rig: Rig, drift: str):
     """Its first comparison knows no earlier answer of a server."""
-    zeroes = [part | {"metadata": {"name": "z"}} for part in ZEROES[:2]]
-    templates, edited = ([*texts(one)[:2], *zeroes] for one in ("1.1", "1.10"))
+    zeroes = [zero | {"metadata": {"name": "z"}} for zero in ZEROES[:2]]
+    templates, edited = ([*texts(release)[:2], *zeroes] for release in ("1.1", "1.10"))
     policy = {"drift": drift}
     rig.create(templates=templates, placement=BOTH, policy=policy)
     await rig.reconcile()
     assert (await plan(rig, document(templates=templates, policy=policy))).actions == {}
     planned = await plan(rig, document(templates=edited, policy=policy))
-    assert planned.actions == {one: {"x": "change"} for one in ("t1", "t2")}
+    assert planned.actions == {cluster: {"x": "change"} for cluster in ("t1", "t2")}
 
 
 async def test_d25_d28_a_plan_does_not_run_a_job_again(rig: Rig):
@@ -202,7 +204,7 @@ async def test_d25_d28_a_plan_does_not_run_a_job_again(rig: Rig):
     await rig.reconcile()
     rig.clusters["t1"].delete("batch/v1/jobs", "default", "j", policy="Background")
     planned = await plan(rig, document(templates=[job, config_map(k="edited")]))
-    assert planned.actions == {one: {"m": "change"} for one in ("t1", "t2")}
+    assert planned.actions == {cluster: {"m": "change"} for cluster in ("t1", "t2")}
 
 
 async def test_d25_a_conflict_is_no_write(rig: Rig):
@@ -262,8 +264,8 @@ async def test_d25_a_missing_namespace(rig: Rig):
     policy = {"createNamespaces": True}
     planned = await plan(rig, document(template=config_map(namespace="shop"), policy=policy))
     assert planned.actions["t1"] == {"shop": "create", "m": "create"}
-    made = next(one for one in planned.cluster("t1").objects if one.ref.name == "m")
-    assert not made.is_checked
+    change = next(item for item in planned.cluster("t1").objects if item.ref.name == "m")
+    assert not change.is_checked
 
 
 async def test_d25_a_namespace_of_the_same_templates(rig: Rig):
@@ -279,7 +281,7 @@ async def test_d25_an_unreachable_cluster_does_not_hide_the_others(rig: Rig):
     await rig.servers.stop("t1")
     planned = await plan(rig, document(template=CONFIG_MAP))
     assert planned.actions == {"t2": {"m": "create"}}
-    assert [one.state for one in planned.cluster("t1").findings] == [State.UNREACHABLE]
+    assert [finding.state for finding in planned.cluster("t1").findings] == [State.UNREACHABLE]
     assert planned.preview.has_errors
 
 
@@ -345,7 +347,7 @@ async def test_d25_the_waves_of_a_rollout(rig: Rig):
     new = document(template=config_map(k="new"), rollout=rollout)
     planned = await check(rig, new)
     assert planned.actions == {"t1": {"m": "change"}}
-    waves = {one["name"]: one["phase"] for one in planned.preview.status["rollout"]["waves"]}
+    waves = {wave["name"]: wave["phase"] for wave in planned.preview.status["rollout"]["waves"]}
     assert waves == {"canary": "Open", "remaining": "Waiting"}
 
 

@@ -36,8 +36,8 @@ async def publishing(publisher: EventPublisher) -> AsyncGenerator[None]:
 
 
 def count(outcome: str) -> float:
-    found = REGISTRY.get_sample_value("fleetbus_distribution_events_total", {"outcome": outcome})
-    return found or 0.0
+    value = REGISTRY.get_sample_value("fleetbus_distribution_events_total", {"outcome": outcome})
+    return value or 0.0
 
 
 async def stored(bus: Bus) -> int:
@@ -47,8 +47,8 @@ async def stored(bus: Bus) -> int:
 
 async def has(bus: Bus, clusters: set[str]) -> bool:
     """Whether the stream has events of these clusters and no other."""
-    wanted = {"subjects_filter": ">"}
-    info = await call_jetstream(bus, f"STREAM.INFO.{DISTRIBUTION_STREAM}", wanted)
+    request = {"subjects_filter": ">"}
+    info = await call_jetstream(bus, f"STREAM.INFO.{DISTRIBUTION_STREAM}", request)
     return {subject.split(".")[4] for subject in info["state"].get("subjects", ())} == clusters
 
 

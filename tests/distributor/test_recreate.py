@@ -22,9 +22,9 @@ RECREATE = {"recreate": True}
 
 def immutable(value: str = "${cluster.labels.zone}", name: str = "m") -> dict[str, Any]:
     """A ConfigMap whose data no API server changes any more."""
-    made = copy.deepcopy(CONFIG_MAP)
-    made["metadata"]["name"] = name
-    return made | {"immutable": True, "data": {"k": value}}
+    copied = copy.deepcopy(CONFIG_MAP)
+    copied["metadata"]["name"] = name
+    return copied | {"immutable": True, "data": {"k": value}}
 
 
 def zone(rig: Rig, name: str, *clusters: str) -> None:
@@ -37,9 +37,9 @@ def found(rig: Rig, name: str = "m") -> dict[str, tuple[str, str]]:
     """Cluster → UID and value of an object, where it exists."""
     objects = {cluster: rig.clusters[cluster].get(MAPS, "default", name) for cluster in MEMBERS}
     return {
-        cluster: (one["metadata"]["uid"], one["data"]["k"])
-        for cluster, one in objects.items()
-        if one
+        cluster: (obj["metadata"]["uid"], obj["data"]["k"])
+        for cluster, obj in objects.items()
+        if obj
     }
 
 
@@ -48,13 +48,13 @@ def values(rig: Rig, name: str = "m") -> list[str]:
 
 
 def deletions(rig: Rig) -> int:
-    return sum(one.verb == "delete" for cluster in MEMBERS for one in rig.writes(cluster))
+    return sum(write.verb == "delete" for cluster in MEMBERS for write in rig.writes(cluster))
 
 
 def replace_by_hand(rig: Rig, cluster: str) -> None:
     """Put another object with the same mark in the place of ours, as a restored backup does."""
-    found = rig.get(cluster, MAPS, "m")["metadata"]
-    metadata = {part: found[part] for part in ("name", "labels", "annotations")}
+    original = rig.get(cluster, MAPS, "m")["metadata"]
+    metadata = {field: original[field] for field in ("name", "labels", "annotations")}
     rig.clusters[cluster].delete(MAPS, "default", "m")
     rig.clusters[cluster].create(MAPS, {**immutable("by hand"), "metadata": metadata})
 
@@ -81,9 +81,9 @@ async def test_d8_a_label_in_an_immutable_field_replaces_nothing_until_it_is_con
     await rounds(fleet)
     assert found(fleet) == before
     assert deletions(fleet) == 0
-    held = fleet.resource()["status"]["held"]
-    assert (held["reason"], held["objects"]) == ("DeletionFuse", 5)
-    assert held["clusters"] == list(MEMBERS)
+    hold = fleet.resource()["status"]["held"]
+    assert (hold["reason"], hold["objects"]) == ("DeletionFuse", 5)
+    assert hold["clusters"] == list(MEMBERS)
     message = fleet.condition("DeletionHeld")["message"]
     assert "5 of 5 objects on 5 cluster(s) would be deleted (5 to be recreated" in message
     assert set(fleet.states().values()) == {"Held/RecreateHeld"}
@@ -299,7 +299,7 @@ async def test_r4_an_old_round_does_not_replace_what_a_newer_one_has_made(
     """Two processes, one of which has lost its lease without noticing."""
     client = fleet.fleet.cluster("c1").live
     really_identify = client.accepted_uid
-    made: list[object] = []
+    uids: list[object] = []
 
     async def identify() -> str:  # the first round has its plan; a newer edit overtakes it
         monkeypatch.setattr(client, "accepted_uid", really_identify)
@@ -308,13 +308,13 @@ async def test_r4_an_old_round_does_not_replace_what_a_newer_one_has_made(
         fleet.restart()
         await fleet.until(lambda: values(fleet) == ["newer"] * 5)
         fleet.distributor = old
-        made.append(found(fleet)["c1"])
+        uids.append(found(fleet)["c1"])
         return await really_identify()
 
     fleet.edit(template=immutable("older"))
     monkeypatch.setattr(client, "accepted_uid", identify)
     await fleet.reconcile()
-    assert made == [found(fleet)["c1"]]
+    assert uids == [found(fleet)["c1"]]
     assert fleet.hub.get(MULTI_CLUSTER_RESOURCES, "default", "x") is not None
     await fleet.until(lambda: values(fleet) == ["newer"] * 5)
 

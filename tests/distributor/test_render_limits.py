@@ -112,7 +112,7 @@ def test_d15_a_deep_variable_is_refused_by_its_field():
 SMALL: dict[str, Any] = {**CONFIG_MAP, "a": {"b": ["x", {"a": 1}]}, "b": [[], 1]}
 VALUES: list[Any] = [1, "x", ["y"], {"b": {}}, "${vars.v}", None, ["a=b", 1]]
 POINTER = st.lists(st.sampled_from(["a", "b", "0", "-", "data", "9" * 5000]), max_size=4).map(
-    lambda parts: "".join(f"/{part}" for part in parts)
+    lambda parts: "".join(f"/{segment}" for segment in parts)
 )
 ACTION: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {
@@ -144,7 +144,7 @@ def fleet(count: int) -> list[ClusterInfo]:
 
 
 def everywhere(count: int, **fields: Any) -> Spec:
-    placed = [{"name": one.name} for one in fleet(count)]
+    placed = [{"name": each_cluster.name} for each_cluster in fleet(count)]
     return read_spec(
         {"spec": {"template": CONFIG_MAP, "placement": {"clusters": placed}, **fields}}
     )
@@ -152,8 +152,8 @@ def everywhere(count: int, **fields: Any) -> Spec:
 
 async def test_d15_the_work_for_all_clusters_is_limited(monkeypatch: pytest.MonkeyPatch):
     renderer = Renderer()
-    whole = await renderer.draft(everywhere(6), fleet(6), "hub")
-    assert not whole.problems
+    drafted = await renderer.draft(everywhere(6), fleet(6), "hub")
+    assert not drafted.problems
     work = Work()
     render_for(everywhere(1), Context("c000"), work)
     monkeypatch.setattr(drafts, "MAX_FLEET_WORK", 4 * work.spent)

@@ -41,7 +41,9 @@ async def test_d11_drift_on_one_cluster_asks_nothing_of_the_others(rig: Rig):
         rig.clusters["t1"].patch(MAPS, "default", "m", change)
         assert await rig.repair("t1") is None
     assert asked(rig, "t2") == before
-    foreign = len([one for one in rig.writes("t1") if not one.field_manager.startswith("fleetbus")])
+    foreign = len(
+        [write for write in rig.writes("t1") if not write.field_manager.startswith("fleetbus")]
+    )
     assert rig.all_writes() - written <= foreign, "what is not ours is left, and not reported"
     rig.clusters["t1"].patch(MAPS, "default", "m", {"data": {"k": "changed"}})
     result = await rig.repair("t1")
@@ -66,7 +68,7 @@ async def test_d11_what_is_missing_is_created_by_the_round_for_all_alone(
     await rig.reconcile()
     uid = rig.get("t1", MAPS, "m")["metadata"]["uid"]
     entries = rig.resource()["status"]["intent"]["clusters"]
-    assert next(one for one in entries if one["name"] == "t1")["uids"] == [uid]
+    assert next(entry for entry in entries if entry["name"] == "t1")["uids"] == [uid]
 
 
 async def test_d11_what_is_missing_beside_a_conflict_is_created_too(rig: Rig):
@@ -105,18 +107,18 @@ async def test_d11_an_outdated_spec_replaces_nothing(rig: Rig, monkeypatch: pyte
     await rig.reconcile()
     client = rig.fleet.cluster("t1").live
     really_identify = client.accepted_uid
-    made: list[str] = []
+    uids: list[str] = []
 
     async def identify() -> str:  # after the spec was read, before the object is
         monkeypatch.setattr(client, "accepted_uid", really_identify)
         rig.edit(template=immutable("new"))
         await rig.until(lambda: set(rig.states().values()) == {"Applied"})
-        made.append(rig.get("t1", MAPS, "m")["metadata"]["uid"])
+        uids.append(rig.get("t1", MAPS, "m")["metadata"]["uid"])
         return await really_identify()
 
     monkeypatch.setattr(client, "accepted_uid", identify)
     await rig.repair("t1")
-    assert [rig.get("t1", MAPS, "m")["metadata"]["uid"]] == made
+    assert [rig.get("t1", MAPS, "m")["metadata"]["uid"]] == uids
     assert rig.get("t1", MAPS, "m")["data"] == {"k": "new"}
     assert rig.later["x", ""] == timedelta(), "the round for all decides it"
 
@@ -151,24 +153,26 @@ async def test_d11_a_failing_cluster_is_looked_at_again_alone(rig: Rig):
     assert rig.states()["t1"] == "Applied"
 
 
-@pytest.mark.parametrize("what", ["edited", "deleted", "elsewhere", "unknown", "gone", "suspended"])
-async def test_d11_what_concerns_all_clusters_is_left_to_the_round_for_all(rig: Rig, what: str):
+@pytest.mark.parametrize(
+    "concern", ["edited", "deleted", "elsewhere", "unknown", "gone", "suspended"]
+)
+async def test_d11_what_concerns_all_clusters_is_left_to_the_round_for_all(rig: Rig, concern: str):
     rig.create(template=config_map(), placement={"clusters": [{"name": "t1"}]})
     await rig.reconcile()
-    cluster = {"elsewhere": "t2", "unknown": "nowhere"}.get(what, "t1")
-    if what == "edited":
+    cluster = {"elsewhere": "t2", "unknown": "nowhere"}.get(concern, "t1")
+    if concern == "edited":
         rig.edit(template=config_map("other"))
-    if what in ("deleted", "gone"):
+    if concern in ("deleted", "gone"):
         rig.delete()
-    if what == "gone":
+    if concern == "gone":
         await rig.until(lambda: not rig.exists())
-    if what == "suspended":
+    if concern == "suspended":
         rig.edit(policy={"suspend": True})
         await rig.reconcile()
         rig.clusters["t1"].delete(MAPS, "default", "m")
     before, written = asked(rig, "t1", "t2"), rig.all_writes()
     result = await rig.repair(cluster)
-    assert result == (Result(requeue_after=timedelta(seconds=1)) if what == "edited" else None)
+    assert result == (Result(requeue_after=timedelta(seconds=1)) if concern == "edited" else None)
     assert asked(rig, "t1", "t2") == before
     assert rig.all_writes() == written
 
@@ -176,8 +180,8 @@ async def test_d11_what_concerns_all_clusters_is_left_to_the_round_for_all(rig: 
 async def test_d11_nothing_is_applied_that_is_not_on_record_and_nothing_pruned(rig: Rig):
     for name in ("t1", "t2"):
         rig.fleet.join(name, region="eu")
-    made = config_map("m-${cluster.labels.region}")
-    rig.create(template=made, placement={"clusters": [{"name": "t1"}, {"name": "t2"}]})
+    config = config_map("m-${cluster.labels.region}")
+    rig.create(template=config, placement={"clusters": [{"name": "t1"}, {"name": "t2"}]})
     await rig.reconcile()
     for name in ("t1", "t2"):
         rig.fleet.join(name, region="us")
@@ -195,19 +199,19 @@ async def test_d11_nothing_is_applied_that_is_not_on_record_and_nothing_pruned(r
 
 
 def test_d11_our_own_status_enqueues_nothing():
-    said = {"metadata": {"uid": "u", "generation": 1}, "status": {}}
-    assert not is_user_change(said, {**said, "status": {"observedGeneration": 1}})
-    assert is_user_change(None, said)
-    assert is_user_change(said, None)
+    resource = {"metadata": {"uid": "u", "generation": 1}, "status": {}}
+    assert not is_user_change(resource, {**resource, "status": {"observedGeneration": 1}})
+    assert is_user_change(None, resource)
+    assert is_user_change(resource, None)
     for change in ({"generation": 2}, {"annotations": {"a": "b"}}, {"deletionTimestamp": "t"}):
-        assert is_user_change(said, {"metadata": said["metadata"] | change})
+        assert is_user_change(resource, {"metadata": resource["metadata"] | change})
 
 
 def many(templates: int, **spec: Any) -> Spec:
-    made = [config_map(f"m{n}") for n in range(templates)]
-    for one in made:
-        one["data"] = {"k": "x" * 500, "c": "${cluster.name}"}
-    return read_spec({"spec": {"templates": made, "placement": {"clusterSelector": {}}, **spec}})
+    maps = [config_map(f"m{n}") for n in range(templates)]
+    for config in maps:
+        config["data"] = {"k": "x" * 500, "c": "${cluster.name}"}
+    return read_spec({"spec": {"templates": maps, "placement": {"clusterSelector": {}}, **spec}})
 
 
 def clusters(count: int, **labels: str) -> list[ClusterInfo]:

@@ -62,7 +62,7 @@ async def test_d28_a_job_with_a_time_to_live_runs_once_for_each_revision(rig: Ri
     assert rig.states() == {"t1": "Applied"}
     assert rig.condition()["status"] == "True"
     (stored,) = rig.resource()["status"]["intent"]["clusters"]
-    assert [one["of"].endswith(":Complete") for one in stored["ran"]] == [True]
+    assert [run["of"].endswith(":Complete") for run in stored["ran"]] == [True]
 
     other = {**CONFIG_MAP, "data": {"k": "edited"}}
     rig.edit(templates=[BRIEF, other])

@@ -45,15 +45,15 @@ def allow(rig: Rig, *clusters: str, verbs: str = WRITES, account: ServiceAccount
 def deny(cluster: Cluster, user: str):
     for kind in ("rolebindings", "clusterrolebindings"):
         for binding in cluster.list(f"{RBAC}/{kind}"):
-            if any(one["name"] == user for one in binding["subjects"]):
+            if any(subject["name"] == user for subject in binding["subjects"]):
                 meta = binding["metadata"]
                 cluster.delete(f"{RBAC}/{kind}", meta.get("namespace"), meta["name"])
 
 
 def create(rig: Rig, **spec: Any):
-    whole: dict[str, Any] = {"serviceAccountName": "deployer", "template": IN_SHOP}
-    whole |= {"placement": PLACED, **spec}
-    rig.create(namespace="shop", **whole)
+    fields: dict[str, Any] = {"serviceAccountName": "deployer", "template": IN_SHOP}
+    fields |= {"placement": PLACED, **spec}
+    rig.create(namespace="shop", **fields)
 
 
 async def reconcile(rig: Rig):
@@ -98,7 +98,7 @@ async def test_d16_neither_reads_nor_deletions_are_made_with_the_rights_of_the_d
     assert has(rig, "t1")
     assert rig.states(namespace="shop") == dict.fromkeys(("t1", "t2"), "Failed/DeleteFailed")
     recorded = rig.resource(namespace="shop")["status"]["intent"]["clusters"]
-    assert [one["name"] for one in recorded] == ["t1", "t2"]
+    assert [cluster["name"] for cluster in recorded] == ["t1", "t2"]
     assert rig.condition(namespace="shop")["reason"] == "Deleting"
     allow(rig, "t1", "t2")
     await reconcile(rig)
@@ -220,9 +220,11 @@ async def test_w13_which_cluster_answers_is_read_with_the_rights_of_the_distribu
     allow(rig, "t1", "t2")
     create(rig)
     await reconcile(rig)
-    reads = [one for one in rig.clusters["t1"].requests if one.path.endswith("kube-system")]
+    reads = [
+        request for request in rig.clusters["t1"].requests if request.path.endswith("kube-system")
+    ]
     assert reads
-    assert {one.status for one in reads} == {200}
+    assert {read.status for read in reads} == {200}
     assert rig.states(namespace="shop") == {"t1": "Applied", "t2": "Applied"}
 
 

@@ -17,19 +17,22 @@ UNHEALTHY = ClusterHealth().with_object(
 )
 
 
-def report(*outcomes: ClusterOutcome, **rest: Any) -> Report:
-    return Report(generation=2, outcomes=outcomes, inventory={}, **rest)
+def report(*outcomes: ClusterOutcome, **fields: Any) -> Report:
+    return Report(generation=2, outcomes=outcomes, inventory={}, **fields)
 
 
 def conditions(built: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    return {one["type"]: (one["status"], one["reason"]) for one in built["conditions"]}
+    return {
+        condition["type"]: (condition["status"], condition["reason"])
+        for condition in built["conditions"]
+    }
 
 
 def test_equal_facts_give_an_equal_status_and_no_write():
     first = status.build(report(ClusterOutcome("b"), ClusterOutcome("a")), {})
     again = status.build(report(ClusterOutcome("a"), ClusterOutcome("b")), first)
     assert not status.is_changed(again, first)
-    assert [one["name"] for one in first["clusters"]] == ["a", "b"]
+    assert [cluster["name"] for cluster in first["clusters"]] == ["a", "b"]
 
 
 def test_a_transition_gets_a_time_and_a_steady_condition_keeps_its_own():
@@ -108,5 +111,5 @@ def test_ready_says_once_why_a_wave_has_failed(outcome: ClusterOutcome, why: str
 def test_ready_names_a_cluster_beside_a_failed_wave_that_has_another_of_its_name_in_it():
     rollout = {"phase": "Failed", "message": "wave x: 0 of 2 are ready; web-b: Failed: refused"}
     outcomes = [ClusterOutcome(name, State.FAILED, "Invalid", "refused") for name in ("b", "web-b")]
-    said = status.build(report(*outcomes, rollout=rollout), {})["conditions"][0]["message"]
-    assert said == "wave x: 0 of 2 are ready; web-b: Failed: refused; b: Failed; b: refused"
+    message = status.build(report(*outcomes, rollout=rollout), {})["conditions"][0]["message"]
+    assert message == "wave x: 0 of 2 are ready; web-b: Failed: refused; b: Failed; b: refused"

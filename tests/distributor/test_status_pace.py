@@ -42,7 +42,7 @@ def drift(rig: Rig, cluster: str, value: str) -> None:
 
 
 def writes(rig: Rig) -> int:
-    return sum(one.path.endswith("/x/status") for one in rig.writes(HUB))
+    return sum(write.path.endswith("/x/status") for write in rig.writes(HUB))
 
 
 def states(rig: Rig) -> dict[str, str]:
@@ -132,7 +132,7 @@ async def test_d11_lost_copies_are_created_at_once_and_reported_later(rig: Rig):
     assert writes(rig) == before + 1
     uid = rig.get("t1", MAPS, "m")["metadata"]["uid"]
     entries = rig.resource()["status"]["intent"]["clusters"]
-    assert next(one for one in entries if one["name"] == "t1")["uids"] == [uid]
+    assert next(entry for entry in entries if entry["name"] == "t1")["uids"] == [uid]
 
 
 async def test_d2_the_intent_and_the_end_of_a_round_wait_for_nothing(rig: Rig):
@@ -150,7 +150,7 @@ async def test_d2_the_intent_and_the_end_of_a_round_wait_for_nothing(rig: Rig):
     rig.fleet.cluster("t2").live.apply = noted  # type: ignore[method-assign]
     rig.edit(template=None, templates=[config_map(), config_map("n")])
     await rig.reconcile()
-    assert [len(one) for one in recorded] == [2]
+    assert [len(inventory) for inventory in recorded] == [2]
     assert writes(rig) == before + 2  # before the first apply, and at the end
     assert rig.resource()["status"]["observedGeneration"] == 2
 
@@ -163,13 +163,13 @@ async def test_d11_an_event_is_written_once_although_its_status_comes_later(rig:
     drift(rig, "t2", "other")
     rig.events.clear()
     await rig.repair("t2")
-    assert [one.event for one in rig.events] == []
+    assert [event.event for event in rig.events] == []
     await let_time_pass(rig)
     await rig.reconcile()
-    assert [(one.event, one.cluster) for one in rig.events] == [("failed", "t2")]
+    assert [(event.event, event.cluster) for event in rig.events] == [("failed", "t2")]
     events = [rig.hub.get("v1/events", *name) or {} for name in rig.hub.names("v1/events")]
-    found = [one["reason"] for one in events if one["reason"] == "UpdateFailed"]
-    assert found == ["UpdateFailed"]
+    messages = [event["reason"] for event in events if event["reason"] == "UpdateFailed"]
+    assert messages == ["UpdateFailed"]
 
 
 async def test_d11_a_correction_is_announced_at_once_and_is_in_the_status_later(rig: Rig):
@@ -180,8 +180,8 @@ async def test_d11_a_correction_is_announced_at_once_and_is_in_the_status_later(
     for cluster in ("t1", "t2"):
         drift(rig, cluster, "other")
         await rig.repair(cluster)
-    found = [(one.event, one.cluster) for one in rig.events]
-    assert found == [("corrected", "t1"), ("corrected", "t2")]
+    events = [(event.event, event.cluster) for event in rig.events]
+    assert events == [("corrected", "t1"), ("corrected", "t2")]
     await rig.repair("t2")
     await let_time_pass(rig)
     await rig.reconcile()
@@ -208,7 +208,7 @@ async def test_d26_d27_a_correction_is_announced_at_once_and_in_the_next_status(
     rig.events.clear()
     drift(rig, "t1", "other")
     await rig.repair("t1")
-    assert [(one.cluster, one.event.value) for one in rig.events] == [("t1", "corrected")]
+    assert [(event.cluster, event.event.value) for event in rig.events] == [("t1", "corrected")]
     rig.clusters["t2"].faults.add(Fail(500), verb="patch", count=20)
     drift(rig, "t2", "other")
     await rig.repair("t2")
@@ -218,4 +218,4 @@ async def test_d26_d27_a_correction_is_announced_at_once_and_in_the_next_status(
     await rig.reconcile()
     assert rig.entry("t1")["lastCorrection"].startswith("ConfigMap default/m: .data.k was changed")
     assert "lastCorrection" not in rig.entry("t2")
-    assert [(one.cluster, one.event.value) for one in rig.events[1:]] == [("t2", "failed")]
+    assert [(event.cluster, event.event.value) for event in rig.events[1:]] == [("t2", "failed")]

@@ -23,9 +23,9 @@ NAMESPACES = "v1/namespaces"
 
 
 def template(name: str) -> dict[str, Any]:
-    made = copy.deepcopy(CONFIG_MAP)
-    made["metadata"]["name"] = name
-    return made
+    copied = copy.deepcopy(CONFIG_MAP)
+    copied["metadata"]["name"] = name
+    return copied
 
 
 def left(rig: Rig, name: str) -> int:
@@ -58,16 +58,16 @@ def in_team(rig: Rig) -> dict[str, Any]:
         return {}
 
 
-def tear_down(rig: Rig, what: str) -> None:
-    if what == "namespace":
+def tear_down(rig: Rig, parent: str) -> None:
+    if parent == "namespace":
         rig.hub.delete(NAMESPACES, None, "team")
         rig.hub.delete(MULTI_CLUSTER_RESOURCES, "team", "x")  # as the namespace controller does
     else:
         rig.hub.delete(CRDS, None, CRD_NAME)
 
 
-async def torn_down(rig: Rig, what: str) -> None:
-    tear_down(rig, what)
+async def torn_down(rig: Rig, parent: str) -> None:
+    tear_down(rig, parent)
     await eventually(lambda: in_team(rig)["metadata"].get("deletionTimestamp"))
     await reconcile_in_team(rig)
     await reconcile_in_team(rig)
@@ -91,22 +91,26 @@ async def confirm_in_team(rig: Rig, plan_hash: str) -> None:
 REASONS = {"namespace": "NamespaceTerminating", "definition": "DefinitionTerminating"}
 
 
-@pytest.mark.parametrize("what", ["namespace", "definition"])
+@pytest.mark.parametrize("parent", ["namespace", "definition"])
 @pytest.mark.parametrize("answer", ["confirm", "orphan"])
 async def test_d8_what_goes_with_its_namespace_or_definition_is_held(
-    fleet: Rig, what: str, answer: str
+    fleet: Rig, parent: str, answer: str
 ):
     await on_two(fleet)
-    await torn_down(fleet, what)
+    await torn_down(fleet, parent)
     assert left(fleet, "x") == 2
-    found = in_team(fleet)
-    assert FINALIZER in found["metadata"]["finalizers"]
-    held = found["status"]["held"]
-    assert (held["reason"], held["objects"], held["clusters"]) == (REASONS[what], 2, ["c0", "c1"])
-    condition = next(one for one in found["status"]["conditions"] if one["type"] == "DeletionHeld")
-    assert held["planHash"] in condition["message"]
+    resource = in_team(fleet)
+    assert FINALIZER in resource["metadata"]["finalizers"]
+    hold = resource["status"]["held"]
+    assert (hold["reason"], hold["objects"], hold["clusters"]) == (REASONS[parent], 2, ["c0", "c1"])
+    condition = next(
+        each_condition
+        for each_condition in resource["status"]["conditions"]
+        if each_condition["type"] == "DeletionHeld"
+    )
+    assert hold["planHash"] in condition["message"]
     if answer == "confirm":
-        await confirm_in_team(fleet, held["planHash"])
+        await confirm_in_team(fleet, hold["planHash"])
     else:
         fleet.hub.patch(
             MULTI_CLUSTER_RESOURCES, "team", "x", {"spec": {"policy": {"deletion": "Orphan"}}}
@@ -115,9 +119,9 @@ async def test_d8_what_goes_with_its_namespace_or_definition_is_held(
     assert left(fleet, "x") == (0 if answer == "confirm" else 2)
 
 
-async def make_anew(rig: Rig, what: str) -> None:
+async def make_anew(rig: Rig, parent: str) -> None:
     """Force it out, as runbooks for what hangs in Terminating say, and install it again."""
-    if what == "namespace":
+    if parent == "namespace":
         namespace = rig.hub.get(NAMESPACES, None, "team")
         assert namespace
         namespace["spec"]["finalizers"] = []
@@ -126,7 +130,7 @@ async def make_anew(rig: Rig, what: str) -> None:
         return
     stays = in_team(rig)
     rig.hub.patch(CRDS, None, CRD_NAME, {"metadata": {"finalizers": None}})
-    (definition,) = (one for one in crds() if one["metadata"]["name"] == CRD_NAME)
+    (definition,) = (crd for crd in crds() if crd["metadata"]["name"] == CRD_NAME)
     rig.hub.create(CRDS, definition)
     await eventually(lambda: rig.hub.serves(MULTI_CLUSTER_RESOURCES))
     rig.hub.restore(
@@ -140,33 +144,35 @@ async def next_second_after(rig: Rig, moment: str) -> None:
     await eventually(lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") > before)
 
 
-@pytest.mark.parametrize("what", ["namespace", "definition"])
-async def test_d8_what_was_held_stays_held_when_its_parent_is_created_again(fleet: Rig, what: str):
+@pytest.mark.parametrize("parent", ["namespace", "definition"])
+async def test_d8_what_was_held_stays_held_when_its_parent_is_created_again(
+    fleet: Rig, parent: str
+):
     await on_two(fleet)
-    await torn_down(fleet, what)
-    held = in_team(fleet)["status"]["held"]
-    await make_anew(fleet, what)
+    await torn_down(fleet, parent)
+    hold = in_team(fleet)["status"]["held"]
+    await make_anew(fleet, parent)
     await reconcile_in_team(fleet)
     fleet.restart()
     await reconcile_in_team(fleet)
     assert left(fleet, "x") == 2
-    assert in_team(fleet)["status"]["held"] == held
-    await confirm_in_team(fleet, held["planHash"])
+    assert in_team(fleet)["status"]["held"] == hold
+    await confirm_in_team(fleet, hold["planHash"])
     assert left(fleet, "x") == 0
 
 
-@pytest.mark.parametrize("what", ["namespace", "definition"])
+@pytest.mark.parametrize("parent", ["namespace", "definition"])
 async def test_d8_a_parent_that_was_created_again_before_any_round_is_the_cause(
-    fleet: Rig, what: str
+    fleet: Rig, parent: str
 ):
     await on_two(fleet)
     await next_second_after(fleet, "creationTimestamp")
-    tear_down(fleet, what)
+    tear_down(fleet, parent)
     await eventually(lambda: in_team(fleet)["metadata"].get("deletionTimestamp"))
-    await make_anew(fleet, what)
+    await make_anew(fleet, parent)
     await reconcile_in_team(fleet)
     assert left(fleet, "x") == 2
-    assert in_team(fleet)["status"]["held"]["reason"] == REASONS[what]
+    assert in_team(fleet)["status"]["held"]["reason"] == REASONS[parent]
 
 
 async def test_d8_that_the_new_namespace_goes_too_is_no_order_either(fleet: Rig):

@@ -53,8 +53,10 @@ async def test_d12_instances_are_created_in_the_round_of_their_definition(rig: R
     await rig.reconcile()
     assert rig.states() == {"t1": "Applied"}
     assert rig.has("t1", DATABASES, "main")
-    asked = [one for one in rig.clusters["t1"].requests if one.path.endswith(f"{GROUP}/v1")]
-    assert 5 <= len(asked) <= 7
+    requests = [
+        request for request in rig.clusters["t1"].requests if request.path.endswith(f"{GROUP}/v1")
+    ]
+    assert 5 <= len(requests) <= 7
 
 
 async def test_d12_what_needs_no_new_type_does_not_wait_for_one(rig: Rig):
@@ -153,14 +155,14 @@ def test_d9_those_who_wait_are_woken_once_when_the_type_is_reported():
     for records in ([], gone):
         assert not missing.take_reported("c", GROUP, records)
     now = 200
-    assert {one.name for one in missing.take_reported("c", GROUP, reported())} == {"x", "y"}
+    assert {waiter.name for waiter in missing.take_reported("c", GROUP, reported())} == {"x", "y"}
     assert missing.take_news("c", *TYPE)
     assert not missing.take_news("c", *TYPE)
     # It is served a moment later: soon again, and not at each look.
     assert missing.note_missing("c", *TYPE, owner("x")).total_seconds() == 1
     assert not missing.take_reported("c", GROUP, reported())
     assert not missing.take_reported("c", GROUP, gone)
-    assert [one.name for one in missing.take_reported("c", GROUP, reported())] == ["x"]
+    assert [waiter.name for waiter in missing.take_reported("c", GROUP, reported())] == ["x"]
     now = 3600
     assert missing.groups() == set(), "nobody wants them any more"
 
@@ -169,7 +171,7 @@ def test_d12_only_instances_of_types_of_the_same_set_wait():
     other = {**DATABASE, "apiVersion": "other.org/v1"}
     crd = {**CRD, "metadata": {**CRD["metadata"], "namespace": "default"}}
     broken = {"kind": "CustomResourceDefinition", "metadata": crd["metadata"], "spec": "${x}"}
-    found, waiting = split_instances(
+    ready, waiting = split_instances(
         [
             DATABASE,
             crd,
@@ -177,7 +179,7 @@ def test_d12_only_instances_of_types_of_the_same_set_wait():
             {**broken, "apiVersion": "apiextensions.k8s.io/v1"},
         ]
     )
-    assert [one["kind"] for one in found] == [
+    assert [obj["kind"] for obj in ready] == [
         "CustomResourceDefinition",
         "Database",
         "CustomResourceDefinition",
@@ -205,12 +207,12 @@ async def test_d9_managed_fields_of_an_older_version_are_moved_and_the_apply_rep
     rig.edit(templates=[{**DATABASE, "spec": {"size": 2}}])
     await rig.reconcile()
     assert rig.states() == {"t1": "Applied"}
-    found = rig.get("t1", DATABASES, "main")
-    assert (found["spec"]["size"], found["metadata"]["uid"]) == (2, uid)
-    versions = {one["apiVersion"] for one in found["metadata"]["managedFields"]}
+    live = rig.get("t1", DATABASES, "main")
+    assert (live["spec"]["size"], live["metadata"]["uid"]) == (2, uid)
+    versions = {entry["apiVersion"] for entry in live["metadata"]["managedFields"]}
     assert versions == {f"{GROUP}/v1"}
     await rig.reconcile()
-    assert [one.verb for one in rig.writes("t1")][-3:] == ["patch", "patch", "patch"]
+    assert [write.verb for write in rig.writes("t1")][-3:] == ["patch", "patch", "patch"]
 
 
 def test_d9_entries_that_name_the_same_manager_are_united():

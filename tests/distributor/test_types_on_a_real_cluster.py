@@ -54,7 +54,7 @@ def crd(**versions: list[str]) -> dict[str, Any]:
 
 
 def _schema(fields: list[str]) -> dict[str, Any]:
-    spec = {"type": "object", "properties": {one: {"type": "integer"} for one in fields}}
+    spec = {"type": "object", "properties": {field: {"type": "integer"} for field in fields}}
     return {"type": "object", "properties": {"spec": spec}}
 
 
@@ -69,10 +69,12 @@ def database(version: str, **spec: int) -> dict[str, Any]:
 
 async def established_at(cluster: RealCluster) -> datetime:
     definitions = "apiextensions.k8s.io/v1/customresourcedefinitions"
-    found = await cluster.get(definitions, "", f"databases.{GROUP}")
-    conditions: list[dict[str, str]] = found["status"]["conditions"]
-    one = next(one for one in conditions if one["type"] == "Established")
-    return datetime.fromisoformat(one["lastTransitionTime"])
+    definition = await cluster.get(definitions, "", f"databases.{GROUP}")
+    conditions: list[dict[str, str]] = definition["status"]["conditions"]
+    condition = next(
+        each_condition for each_condition in conditions if each_condition["type"] == "Established"
+    )
+    return datetime.fromisoformat(condition["lastTransitionTime"])
 
 
 @pytest.fixture
@@ -85,8 +87,8 @@ async def test_d12_d9_a_definition_its_instances_and_an_upgrade(cluster: RealClu
     first = crd(v1alpha1=["size"])
     result = await cluster.round(database("v1alpha1", size=1), MAP, NAMESPACE, first)
     assert (result.state, result.message) == (State.APPLIED, "")
-    made = await cluster.get(f"{GROUP}/v1alpha1/databases", "team", "main")
-    assert await established_at(cluster) + timedelta(seconds=2) >= time_of(made)
+    created = await cluster.get(f"{GROUP}/v1alpha1/databases", "team", "main")
+    assert await established_at(cluster) + timedelta(seconds=2) >= time_of(created)
     # Somebody else has written in the old version; the new one has a field that it lacks. Without
     # moving managedFields, the API server refuses every apply that sets this field.
     patch = {"metadata": {"labels": {"by": "hand"}}}
@@ -99,56 +101,60 @@ async def test_d12_d9_a_definition_its_instances_and_an_upgrade(cluster: RealClu
         return result.state is State.APPLIED
 
     await eventually(is_upgraded, timedelta(seconds=20))
-    found = await cluster.get(f"{GROUP}/v1/databases", "team", "main")
-    assert found["spec"] == {"size": 2, "tier": 3}
-    assert found["metadata"]["uid"] == made["metadata"]["uid"]
-    assert {one["apiVersion"] for one in found["metadata"]["managedFields"]} == {f"{GROUP}/v1"}
+    live = await cluster.get(f"{GROUP}/v1/databases", "team", "main")
+    assert live["spec"] == {"size": 2, "tier": 3}
+    assert live["metadata"]["uid"] == created["metadata"]["uid"]
+    assert {entry["apiVersion"] for entry in live["metadata"]["managedFields"]} == {f"{GROUP}/v1"}
     await check_deletion(cluster)
 
 
 async def test_d26_changes_of_others_as_a_real_server_reports_them(cluster: RealCluster):
     """The field, its manager and the time are in what was read before the write."""
-    wanted = {**MAP, "data": {"a": "1", "b": "2"}}
+    desired = {**MAP, "data": {"a": "1", "b": "2"}}
     maps, place = "v1/configmaps", ("team", "m")
-    await cluster.round(NAMESPACE, wanted)
+    await cluster.round(NAMESPACE, desired)
     cluster.is_same = True
     await cluster.client.patch(maps, *place, {"data": {"a": "x"}}, field_manager="hand")
     live = await cluster.get(maps, *place)
-    (entry,) = [one for one in live["metadata"]["managedFields"] if one["manager"] == "hand"]
-    assert await corrected(cluster, wanted) == f".data.a was changed by hand at {entry['time']}"
-    assert await corrected(cluster, wanted) == "", "and that is the end of it"
+    (entry,) = [
+        each_entry
+        for each_entry in live["metadata"]["managedFields"]
+        if each_entry["manager"] == "hand"
+    ]
+    assert await corrected(cluster, desired) == f".data.a was changed by hand at {entry['time']}"
+    assert await corrected(cluster, desired) == "", "and that is the end of it"
 
     await cluster.client.patch(maps, *place, {"data": {"b": None}}, field_manager="hand")
     live = await cluster.get(maps, *place)
     assert "hand" not in str(live["metadata"]["managedFields"]), "who removes a field owns nothing"
-    assert await corrected(cluster, wanted) == ".data.b was removed"
+    assert await corrected(cluster, desired) == ".data.b was removed"
 
     await cluster.client.delete(maps, *place)
-    assert await corrected(cluster, wanted) == "it was deleted"
+    assert await corrected(cluster, desired) == "it was deleted"
 
-    theirs = {**MAP, "data": {"a": "theirs"}}
-    await cluster.client.apply(maps, theirs, field_manager="other", force=True)
-    (found,) = (await cluster.round(NAMESPACE, wanted)).findings
-    assert (found.state, found.reason) == (State.CONFLICT, "FieldConflict")
-    assert [(one.field, one.manager) for one in found.drift] == [(".data.a", "other")]
+    foreign = {**MAP, "data": {"a": "theirs"}}
+    await cluster.client.apply(maps, foreign, field_manager="other", force=True)
+    (finding,) = (await cluster.round(NAMESPACE, desired)).findings
+    assert (finding.state, finding.reason) == (State.CONFLICT, "FieldConflict")
+    assert [(drift.field, drift.manager) for drift in finding.drift] == [(".data.a", "other")]
 
 
-async def corrected(cluster: RealCluster, wanted: dict[str, Any]) -> str:
+async def corrected(cluster: RealCluster, desired: dict[str, Any]) -> str:
     """The description of what a round takes back; "" for nothing."""
-    result = await cluster.round(NAMESPACE, wanted)
+    result = await cluster.round(NAMESPACE, desired)
     assert (result.state, result.message) == (State.APPLIED, "")
-    return "; ".join(str(drift) for one in result.corrected for drift in one.drift)
+    return "; ".join(str(drift) for correction in result.corrected for drift in correction.drift)
 
 
 async def check_deletion(cluster: RealCluster) -> None:
     """The namespace stays while it holds anything else; the definition goes after its instances."""
-    theirs = {"metadata": {"name": "theirs", "namespace": "team"}}
-    await cluster.client.create("v1/configmaps", theirs)
+    foreign = {"metadata": {"name": "theirs", "namespace": "team"}}
+    await cluster.client.create("v1/configmaps", foreign)
     kinds = ("ConfigMap", "Database", "Namespace", "CustomResourceDefinition")
     result = await cluster.round(prune=kinds)
     assert (result.state, result.reason) == (State.HELD, "NamespaceNotEmpty")
     assert result.message.endswith("it still contains ConfigMap theirs")
-    assert {one.kind for one in cluster.known.values()} <= {"Namespace", "CustomResourceDefinition"}
+    assert {obj.kind for obj in cluster.known.values()} <= {"Namespace", "CustomResourceDefinition"}
     await cluster.client.delete("v1/configmaps", "team", "theirs")
 
     async def is_going() -> bool:

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def api(redis: Redis, valkey_url: str, tmp_path: Path) -> AsyncGenerator[QueryApi]:
-    async with query_api(redis, valkey_url, tmp_path) as found:
-        yield found
+    async with query_api(redis, valkey_url, tmp_path) as server:
+        yield server
 
 
 @pytest.fixture
 async def past_api(
     redis: Redis, valkey_url: str, nats_url: str, tmp_path: Path
 ) -> AsyncGenerator[PastApi]:
-    async with past_query_api(redis, valkey_url, nats_url, tmp_path) as found:
-        yield found
+    async with past_query_api(redis, valkey_url, nats_url, tmp_path) as server:
+        yield server

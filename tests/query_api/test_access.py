@@ -41,21 +41,21 @@ BRIEF = {"token_cache": timedelta(0), "allow_cache": timedelta(0), "deny_cache":
 
 @pytest.fixture
 async def api(redis: Redis, valkey_url: str, tmp_path: Path) -> AsyncGenerator[SecuredApi]:
-    async with secured_api(redis, valkey_url, tmp_path) as found:
-        yield found
+    async with secured_api(redis, valkey_url, tmp_path) as server:
+        yield server
 
 
 async def pages(api: SecuredApi, token: str, **query: Any) -> list[dict[str, Any]]:
     """All pages of a list, without what differs from one moment to the next."""
-    found: list[dict[str, Any]] = []
+    bodies: list[dict[str, Any]] = []
     more: dict[str, str] = {}
     while True:
         body = (await api.get(token, LIST, limit="1", **query, **more)).json()
-        for known in body["freshness"].values():
-            known["ageSeconds"] = None
-        found.append(body)
+        for freshness in body["freshness"].values():
+            freshness["ageSeconds"] = None
+        bodies.append(body)
         if not body["continue"]:
-            return found
+            return bodies
         more = {"continue": body["continue"]}
 
 
@@ -115,7 +115,7 @@ async def test_a2_what_is_forbidden_is_answered_like_what_is_absent(api: Secured
         ("/v1/list?gvr=configmaps", "/v1/list?gvr=widgets"),
     ]
     for pair in alike:
-        seen: list[tuple[int, str, int]] = []
+        answers: list[tuple[int, str, int]] = []
         for path in pair:
             before = api.reviews("subjectaccessreviews")
             answer = await api.get(token, path)
@@ -123,9 +123,9 @@ async def test_a2_what_is_forbidden_is_answered_like_what_is_absent(api: Secured
             for word in ("us1", "none", "test", "configmaps", "widgets"):
                 text = text.replace(word, "x")
             # As many reviews, so as much time.
-            seen.append((answer.status_code, text, api.reviews("subjectaccessreviews") - before))
-        assert seen[0] == seen[1], pair
-        assert seen[0][0] == 404
+            answers.append((answer.status_code, text, api.reviews("subjectaccessreviews") - before))
+        assert answers[0] == answers[1], pair
+        assert answers[0][0] == 404
 
 
 async def test_a2_the_count_of_a_resource_needs_the_right_to_list_it(api: SecuredApi):

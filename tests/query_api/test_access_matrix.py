@@ -173,12 +173,12 @@ MATRIX: list[tuple[str, Any, Any, Any]] = [
 ]
 
 
-async def record_past(found: SecuredApi, bus: Bus) -> None:
+async def record_past(server: SecuredApi, bus: Bus) -> None:
     """Publish that pods were added to prod of each cluster, and that others were deleted."""
-    past = RecordedPast(bus, found.snapshot)
+    past = RecordedPast(bus, server.snapshot)
     await ensure_stream(bus, LIMITS)
-    found.begin = rfc3339(await past.now())
-    for source in (Source(cluster=name) for name in found.members):
+    server.begin = rfc3339(await past.now())
+    for source in (Source(cluster=name) for name in server.members):
         await past.publish(source.added("prod-1", 1000, body=pod("prod-1", 1000)))
         await past.publish(source.deleted("gone", 1001, body=pod("gone", 999)))
 
@@ -188,19 +188,19 @@ async def api(
     redis: Redis, valkey_url: str, nats_url: str, tmp_path: Path
 ) -> AsyncGenerator[SecuredApi]:
     async with (
-        secured_api(redis, valkey_url, tmp_path) as found,
+        secured_api(redis, valkey_url, tmp_path) as server,
         connected(nats_url, name="test") as bus,
     ):
-        await record_past(found, bus)
-        shared = {name: str(value) for name, value in found.shared.items() if name != "providers"}
+        await record_past(server, bus)
+        shared = {name: str(value) for name, value in server.shared.items() if name != "providers"}
         environment = {f"FLEETBUS_{name.upper()}": value for name, value in shared.items()} | {
             "FLEETBUS_REDIS_URL": valkey_url,
             "FLEETBUS_NATS_URL": nats_url,
-            "FLEETBUS_PROVIDERS": json.dumps(found.shared["providers"]),
+            "FLEETBUS_PROVIDERS": json.dumps(server.shared["providers"]),
         }
         child, url = await start_query_api(tmp_path, environment)
         try:
-            yield await found.use(url)
+            yield await server.use(url)
         finally:
             await child.stop()
         assert "token-of-" not in child.log.read_text(), "a token is in the log"
@@ -239,8 +239,8 @@ def routes_of_the_api() -> list[Any]:
         history=HistorySources(HistoryConnection(None), cast("Any", None)),
     )
     routers = [getattr(each, "original_router", None) for each in app.routes]
-    own = [each for each, router in zip(app.routes, routers, strict=True) if router is None]
-    return own + [each for router in routers if router is not None for each in router.routes]
+    own_routes = [each for each, router in zip(app.routes, routers, strict=True) if router is None]
+    return own_routes + [each for router in routers if router is not None for each in router.routes]
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -252,25 +252,25 @@ async def ask(api: SecuredApi, token: str, path: str) -> tuple[httpx.Response, A
     if not path.startswith(EVENTS):
         answer = await api.get(token, path.replace("BEGIN", api.begin))
         return answer, None
-    found: list[str] = []
+    names: list[str] = []
     async with api.client.stream("GET", path, headers=bearer(token) if token else {}) as answer:
         if answer.status_code != 200:
             await answer.aread()
             return answer, answer.status_code
         async for line in answer.aiter_lines():
             if line.startswith('data: {"cluster"'):
-                found.append(_name_of(json.loads(line.removeprefix("data: "))))
+                names.append(_name_of(json.loads(line.removeprefix("data: "))))
             if line == 'data: {"initial":true}':
                 break
-    return answer, sorted(found)
+    return answer, sorted(names)
 
 
 async def may_list(api: SecuredApi, token: str, cluster: str) -> Any:
     """Whether a user may list pods in prod, as a review answers; its status if it has no answer."""
-    asked = {"verb": "list", "resource": "pods", "namespace": "prod"}
+    attributes = {"verb": "list", "resource": "pods", "namespace": "prod"}
     answer = await api.client.post(
         f"/kube/{cluster}/{REVIEWS}",
-        json={"spec": {"resourceAttributes": asked}},
+        json={"spec": {"resourceAttributes": attributes}},
         headers=bearer(token),
     )
     return answer.json()["status"]["allowed"] if answer.status_code == 201 else answer.status_code
@@ -314,8 +314,8 @@ async def test_a1_every_endpoint_with_every_credential(api: SecuredApi):
         "an expired token": api.expired("late"),
     }
     nobody, narrow, reader = (api.user(name) for name in ("nobody", "narrow", "reader"))
-    own = rule("get list watch", "fleetbus.dev", "clusters/pods", names=("eu1",))
-    grant(api.hub, "narrow", own, namespace="prod")
+    right = rule("get list watch", "fleetbus.dev", "clusters/pods", names=("eu1",))
+    grant(api.hub, "narrow", right, namespace="prod")
     everything = ("clusters", "clusters/pods", "clusters/configmaps")
     of_hub = ("queues", "multiclusterresources")
     grant(api.hub, "reader", rule("get list watch", "fleetbus.dev", *everything, *of_hub))
@@ -349,26 +349,26 @@ async def test_a1_every_endpoint_with_every_credential(api: SecuredApi):
             assert answer.headers["www-authenticate"].startswith("Bearer "), (what, path)
             assert token not in answer.text or not token
         for token, expected in ((nobody, without), (narrow, some), (reader, everywhere)):
-            answer, found = await ask(api, token, path)
-            if found is None:
-                found = shown(answer)
-            assert found == expected, (token, path)
+            answer, actual = await ask(api, token, path)
+            if actual is None:
+                actual = shown(answer)
+            assert actual == expected, (token, path)
 
 
 async def test_a2_under_kube_what_is_forbidden_looks_like_what_is_absent(api: SecuredApi):
     """Rule A2: cluster, type, namespace and object; kubectl's narrow user still finds its types."""
     narrow = api.user("narrow")
-    own = rule("get list", "fleetbus.dev", "clusters/pods", names=("eu1",))
-    grant(api.hub, "narrow", own, namespace="prod")
+    right = rule("get list", "fleetbus.dev", "clusters/pods", names=("eu1",))
+    grant(api.hub, "narrow", right, namespace="prod")
 
     async def ask(path: str) -> tuple[int, Any]:
         answer = await api.get(narrow, path)
         return answer.status_code, answer.json()
 
     async def same(forbidden: str, absent: str) -> None:
-        (code, found), (other, missing) = await ask(forbidden), await ask(absent)
-        assert code == other, (forbidden, found, missing)
-        assert found == missing, (forbidden, found, missing)
+        (code, problem), (other, missing) = await ask(forbidden), await ask(absent)
+        assert code == other, (forbidden, problem, missing)
+        assert problem == missing, (forbidden, problem, missing)
 
     for path in ("/version", "/api", "/apis", "/api/v1", f"{IN_PROD}/pods", f"{IN_PROD}/pods/a"):
         await same(f"{US1}{path}", f"{NONE}{path}")

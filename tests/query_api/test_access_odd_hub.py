@@ -91,7 +91,7 @@ def test_the_examples_of_the_documentation_are_accepted_by_an_api_server():
     for name in ("shop", "fleetbus-clusters"):
         cluster.create("v1/namespaces", {"metadata": {"name": name}})
     text = (ROOT / "docs" / "query-api.md").read_text(encoding="utf-8")
-    blocks = [part.split("```")[0] for part in text.split("```yaml\n")[1:]]
+    blocks = [section.split("```")[0] for section in text.split("```yaml\n")[1:]]
     documents = [each for block in blocks for each in yaml.safe_load_all(block)]
     assert len(documents) == 6
     for document in documents:

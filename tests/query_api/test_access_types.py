@@ -35,11 +35,11 @@ def in_cluster(name: str, resource: str) -> dict[str, Any]:
 @pytest.fixture
 async def api(redis: Redis, valkey_url: str, tmp_path: Path) -> AsyncGenerator[SecuredApi]:
     """Both clusters have widgets, each with a version and a column of its own; us1 has gadgets."""
-    async with secured_api(redis, valkey_url, tmp_path) as found:
-        await define(found, "eu1", "widgets", "v1", "Size")
-        await define(found, "us1", "widgets", "v2", "Price", short_names=["wg"])
-        await define(found, "us1", "gadgets", "v1", "Price")
-        yield found
+    async with secured_api(redis, valkey_url, tmp_path) as server:
+        await define(server, "eu1", "widgets", "v1", "Size")
+        await define(server, "us1", "widgets", "v2", "Price", short_names=["wg"])
+        await define(server, "us1", "gadgets", "v1", "Price")
+        yield server
 
 
 def owned_by(owner: dict[str, Any]) -> bytes:
@@ -51,7 +51,9 @@ def owned_by(owner: dict[str, Any]) -> bytes:
 async def define(
     api: SecuredApi, cluster: str, plural: str, version: str, *columns: str, **names: Any
 ):
-    shown = [PrinterColumn(name=one, type="string", json_path=".spec.x") for one in columns]
+    columns_of_type = [
+        PrinterColumn(name=name, type="string", json_path=".spec.x") for name in columns
+    ]
     record = ResourceRecord(
         group="example.com",
         version=version,
@@ -59,7 +61,7 @@ async def define(
         kind=plural[:-1].capitalize(),
         state=ResourceState.SYNCED,
         last_received=ago(1),
-        definition=Definition(columns=shown, **names),
+        definition=Definition(columns=columns_of_type, **names),
     )
     await api.snapshot.writer.put_resource_state(cluster, record)
 
@@ -86,7 +88,7 @@ async def test_a2_a_watch_has_the_columns_of_the_clusters_that_its_user_may_read
         await filling(api).add("eu1", "example.com/widgets", "w")
         await hers.has("ADDED ")
         await his.has("ADDED ")
-    columns = [one["name"] for one in hers.events[0]["object"]["columnDefinitions"]]
+    columns = [column["name"] for column in hers.events[0]["object"]["columnDefinitions"]]
     assert columns == ["Cluster", "Name", "Size"]
 
 
@@ -128,13 +130,13 @@ async def test_a2_a_type_of_unreadable_clusters_only_is_answered_like_an_absent_
         "/kube/eu1/apis/example.com/v1/{}",
         "/kube/eu1/apis/example.com/v1/namespaces/prod/{}/a",
     ):
-        seen: list[tuple[int, str, int]] = []
+        answers: list[tuple[int, str, int]] = []
         for name in ("gadgets", "nothing"):
             before = api.reviews("subjectaccessreviews")
             answer = await api.get(token, path.format(name))
             reviews = api.reviews("subjectaccessreviews") - before
-            seen.append((answer.status_code, answer.text.replace(name, "x"), reviews))
-        assert seen[0] == seen[1], path
+            answers.append((answer.status_code, answer.text.replace(name, "x"), reviews))
+        assert answers[0] == answers[1], path
 
 
 async def test_a2_objects_without_a_body_count_in_the_asked_namespace_only(api: SecuredApi):

@@ -82,8 +82,8 @@ async def test_a8_a_selector_of_too_many_requirements_is_refused_by_its_name(api
     for name in ("fieldSelector", "labelSelector"):
         many = ",".join(f"b{n}!=c" for n in range(300))
         answer = await api.get("/fleet/v1/resources/pods", **{name: many})
-        said = f"{name} has 300 requirements; at most 32 are allowed"
-        assert (answer.status_code, answer.json()["detail"]) == (400, said)
+        detail = f"{name} has 300 requirements; at most 32 are allowed"
+        assert (answer.status_code, answer.json()["detail"]) == (400, detail)
 
 
 async def test_a8_all_objects_are_streamed_whole_and_in_order(large: QueryApi):
@@ -99,17 +99,17 @@ async def silent_readers(
 ) -> AsyncGenerator[list[asyncio.StreamReader]]:
     """Clients that ask, and do not read."""
     address = urlsplit(str(api.client.base_url))
-    found = [
+    streams = [
         await asyncio.open_connection(address.hostname, address.port, limit=1024)
         for _ in range(count)
     ]
     try:
-        for _, writer in found:
+        for _, writer in streams:
             writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             await writer.drain()
-        yield [reader for reader, _ in found]
+        yield [reader for reader, _ in streams]
     finally:
-        for _, writer in found:
+        for _, writer in streams:
             writer.transport.abort()
 
 

@@ -118,13 +118,13 @@ async def test_get_wide_shows_more(run: Run):
 async def test_get_json_and_yaml_hide_managed_fields_unless_asked(run: Run):
     answer = json.loads((await run("get", "pods", "-o", "json")).out)
     documents = list(yaml.safe_load_all((await run("get", "pods", "-o", "yaml")).out))
-    whole = await run("get", "pods", "-o", "yaml", "--show-managed-fields")
+    ended = await run("get", "pods", "-o", "yaml", "--show-managed-fields")
 
     assert [item["cluster"] for item in answer["items"]] == ["c1", "c1", "c2"]
     assert answer["incomplete"] == []
     assert [item["object"] for item in answer["items"]] == documents
     assert all("managedFields" not in tree["metadata"] for tree in documents)
-    assert "managedFields" in whole.out
+    assert "managedFields" in ended.out
 
 
 @pytest.mark.usefixtures("fleet")
@@ -189,7 +189,7 @@ async def test_a4_get_warns_of_what_is_not_connected_or_not_synced_and_ends_well
     await fleet.add_cluster("c4", state=ResourceState.STALE)
 
     ended = await run("get", "pods")
-    shown = json.loads((await run("get", "pods", "-o", "json")).out)
+    answer = json.loads((await run("get", "pods", "-o", "json")).out)
     one = await run("get", "pods", "--cluster", "c1")
 
     assert ended.status == 0
@@ -203,8 +203,8 @@ async def test_a4_get_warns_of_what_is_not_connected_or_not_synced_and_ends_well
         "warning: c3 is incomplete: listing; its API server last answered 1s ago",
         "warning: c4 is incomplete: stale; its API server last answered 1s ago",
     ]
-    assert shown["incomplete"] == ["c2", "c3", "c4"]
-    assert shown["freshness"]["c2"]["ageSeconds"] >= 40
+    assert answer["incomplete"] == ["c2", "c3", "c4"]
+    assert answer["freshness"]["c2"]["ageSeconds"] >= 40
     assert one.err == ""
 
 
@@ -298,10 +298,10 @@ async def test_clusters_shows_what_a_watcher_had_to_leave_out(fleet: QueryApi, r
     cut = "its watcher shortened 9 texts of this heartbeat"
     await fleet.add_cluster("c4", state=ResourceState.STALE, message=cut)
 
-    (shown,) = [line for line in (await run("clusters")).out.splitlines() if "c4" in line]
+    (line_of_c4,) = [line for line in (await run("clusters")).out.splitlines() if "c4" in line]
 
-    assert "not complete: " in shown
-    assert f"; {cut} " in shown
+    assert "not complete: " in line_of_c4
+    assert f"; {cut} " in line_of_c4
 
 
 async def test_the_command_line_ends_with_the_status(api: QueryApi, tmp_path: Path):

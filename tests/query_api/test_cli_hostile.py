@@ -93,14 +93,14 @@ async def test_s11_no_form_of_any_command_commands_the_terminal(
 
 @pytest.mark.usefixtures("fleet")
 async def test_s11_json_and_yaml_hold_the_values(capsys: pytest.CaptureFixture[str]):
-    shown: dict[str, Any] = {}
+    documents: dict[str, Any] = {}
     for form, read in (("json", json.loads), ("yaml", yaml.safe_load)):
         capsys.readouterr()
         await asyncio.to_thread(call, ("get", "pods", "web", "-o", form))
-        shown[form] = read(capsys.readouterr().out)
-    (item,) = shown["json"]["items"]
+        documents[form] = read(capsys.readouterr().out)
+    (item,) = documents["json"]["items"]
     assert item["object"]["spec"]["nodeName"] == EVIL
-    assert shown["yaml"]["metadata"]["annotations"] == {EVIL: EVIL}
+    assert documents["yaml"]["metadata"]["annotations"] == {EVIL: EVIL}
 
 
 @pytest.mark.usefixtures("fleet")

@@ -56,19 +56,19 @@ async def api(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncGenerator[SecuredApi]:
-    async with secured_api(redis, valkey_url, tmp_path) as found:
+    async with secured_api(redis, valkey_url, tmp_path) as server:
         everything = ("clusters", "clusters/pods", "clusters/configmaps", "clusters/namespaces")
-        grant(found.hub, "ann", rule("get list", "fleetbus.dev", *everything))
+        grant(server.hub, "ann", rule("get list", "fleetbus.dev", *everything))
         ca = trustme.CA()
         issued = ca.issue_cert("127.0.0.1")
         issued.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "server.pem"))
         ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-        await found.start(
+        await server.start(
             tls_cert_file=tmp_path / "server.pem", tls_key_file=tmp_path / "server.pem"
         )
-        (tmp_path / "token").write_text(found.user("ann"))
+        (tmp_path / "token").write_text(server.user("ann"))
         monkeypatch.setenv("FLEETBUS_API_CA_FILE", str(tmp_path / "ca.pem"))
-        yield found
+        yield server
 
 
 def flags(api: SecuredApi, tmp_path: Path) -> ApiFlags:
@@ -80,8 +80,8 @@ def printed(capsys: pytest.CaptureFixture[str]) -> str:
     return re.sub(r"(?m)^\d{4}-\d\d-\d\d .*\n", "", capsys.readouterr().out)
 
 
-async def write(wanted: Contexts, given: ApiFlags, *, merge: bool = False) -> int:
-    return await asyncio.to_thread(write_contexts, wanted, given, merge=merge)
+async def write(wanted: Contexts, api_flags: ApiFlags, *, merge: bool = False) -> int:
+    return await asyncio.to_thread(write_contexts, wanted, api_flags, merge=merge)
 
 
 async def test_the_fleet_and_each_cluster_have_a_context(
@@ -100,8 +100,8 @@ async def test_the_fleet_and_each_cluster_have_a_context(
     authority = str(tmp_path / "ca.pem")
     assert {e["cluster"]["certificate-authority"] for e in document["clusters"]} == {authority}
     assert document["users"] == [{"name": "fleet", "user": {"tokenFile": str(tmp_path / "token")}}]
-    one = Contexts(name="prod", clusters=["eu1"], namespace="shop")
-    assert await write(one, flags(api, tmp_path)) == 0
+    fleet_contexts = Contexts(name="prod", clusters=["eu1"], namespace="shop")
+    assert await write(fleet_contexts, flags(api, tmp_path)) == 0
     contexts = yaml.safe_load(printed(capsys))["contexts"]
     context = {"cluster": "prod-eu1", "user": "prod", "namespace": "shop"}
     assert contexts[1] == {"name": "prod-eu1", "context": context}
@@ -143,13 +143,13 @@ async def test_merging_keeps_what_others_have(
 
 async def test_a_file_that_is_no_kubeconfig_is_left_as_it_is(api: SecuredApi, tmp_path: Path):
     path = tmp_path / "kubeconfig-of-the-user"
-    for text, said in (
+    for text, problem in (
         ("a: [", "not valid YAML"),
         ("- a", "not a kubeconfig"),
         ("users: 5", "`users` is not a list"),
     ):
         path.write_text(text)
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=problem):
             await write(ALL, flags(api, tmp_path), merge=True)
         assert path.read_text() == text
     lock = tmp_path / "kubeconfig-of-the-user.lock"
@@ -173,14 +173,14 @@ async def test_other_tokens_come_from_a_plugin(
     capsys: pytest.CaptureFixture[str],
 ):
     monkeypatch.setenv("FLEETBUS_TOKEN", api.user("ann"))
-    given = ApiFlags(url=api.url)
-    assert await write(ALL, given) == 0
+    api_flags = ApiFlags(url=api.url)
+    assert await write(ALL, api_flags) == 0
     out = printed(capsys)
     assert "token-of-ann" not in out
     plugin = yaml.safe_load(out)["users"][0]["user"]["exec"]
     assert plugin["args"] == ["kubeconfig", "credential", "--api-url", api.url]
     assert plugin["interactiveMode"] == "Never"
-    assert print_credential(given) == 0
+    assert print_credential(api_flags) == 0
     assert json.loads(printed(capsys)) == {
         "apiVersion": plugin["apiVersion"],
         "kind": "ExecCredential",
@@ -188,7 +188,7 @@ async def test_other_tokens_come_from_a_plugin(
     }
     monkeypatch.delenv("FLEETBUS_TOKEN")
     with pytest.raises(ConfigError, match="no token is configured"):
-        print_credential(given)
+        print_credential(api_flags)
 
 
 @pytest.mark.skipif(not kubectls(), reason="no kubectl is installed")

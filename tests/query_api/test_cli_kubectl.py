@@ -159,9 +159,9 @@ async def test_t19_describe_prints_yaml_of_each_hit_with_its_cluster(run: Run):
     ended = await run("describe", "pods", "--name", "web")
     whole = await run("describe", "pods", "--name", "web", "--show-managed-fields")
 
-    parts = [part for part in ended.out.split("-" * 40 + "\n") if part]
-    assert [part.splitlines()[0] for part in parts] == ["# cluster: c2", "# cluster: c1"]
-    assert all("managedFields" not in yaml.safe_load(part)["metadata"] for part in parts)
+    parts = [document for document in ended.out.split("-" * 40 + "\n") if document]
+    assert [document.splitlines()[0] for document in parts] == ["# cluster: c2", "# cluster: c1"]
+    assert all("managedFields" not in yaml.safe_load(document)["metadata"] for document in parts)
     assert "managedFields" in whole.out
     assert (await run("describe", "pods", "--name", "zz")).status == 0
 
@@ -201,8 +201,8 @@ async def test_the_configuration_is_created_at_the_first_use_and_never_overwritt
     assert not file.exists(), "neither a failure nor an address that was given once"
     await run("list", "pods")
     port = api.url.rpartition(":")[2]
-    found = yaml.safe_load(file.read_text())
-    assert found == {"serverIP": "127.0.0.1", "serverPort": int(port)}
+    config = yaml.safe_load(file.read_text())
+    assert config == {"serverIP": "127.0.0.1", "serverPort": int(port)}
     monkeypatch.delenv("FLEETBUS_API_URL")
     assert (await run("list", "pods")).status == 0, "it is what tells where the query API is"
     file.write_text("serverPort: 1\n")

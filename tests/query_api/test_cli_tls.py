@@ -21,7 +21,7 @@ NAMES_A_CA = "set --ca-file or FLEETBUS_API_CA_FILE to the CA that signed it"
 
 
 @pytest.mark.parametrize(
-    ("ca", "issued_for", "ends", "said"),
+    ("ca", "issued_for", "ends", "expected"),
     [
         (OTHERS, "127.0.0.1", None, NAMES_A_CA),
         (None, "127.0.0.1", None, NAMES_A_CA),
@@ -37,7 +37,7 @@ async def test_a_certificate_that_is_not_accepted_is_named_with_the_reason(
     ca: trustme.CA | None,
     issued_for: str,
     ends: datetime | None,
-    said: str,
+    expected: str,
 ):
     issued = OURS.issue_cert(issued_for, not_after=ends)
     cert, key = tmp_path / "tls.crt", tmp_path / "tls.key"
@@ -54,6 +54,6 @@ async def test_a_certificate_that_is_not_accepted_is_named_with_the_reason(
     error = capsys.readouterr().err
     assert status == 1
     assert "is not accepted" in error
-    assert said in error
-    assert (NAMES_A_CA in error) is (said == NAMES_A_CA)
+    assert expected in error
+    assert (NAMES_A_CA in error) is (expected == NAMES_A_CA)
     assert "_ssl.c" not in error

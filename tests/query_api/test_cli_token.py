@@ -56,12 +56,12 @@ def test_a_token_goes_over_https_or_to_loopback_only(tmp_path: Path):
     file = tmp_path / "token"
     file.write_text("secret-1\n")
     ways: list[dict[str, Any]] = [{"token": "secret-1"}, {"token_file": str(file)}]
-    for given in ways:
+    for way in ways:
         for url in (HTTPS, "http://127.0.0.1:1", "http://localhost:1", "http://[::1]:1"):
-            assert find_token(Target(api_url=url, **given)).token == "secret-1"
+            assert find_token(Target(api_url=url, **way)).token == "secret-1"
         for url in (HTTP, "http://127.0.0.1@fleet.example", "http://10.0.0.1", "http://127.evil"):
             with pytest.raises(ConfigError, match="clear text") as refused:
-                find_token(Target(api_url=url, **given))
+                find_token(Target(api_url=url, **way))
             assert "secret-1" not in str(refused.value)
 
 
@@ -95,8 +95,8 @@ def find_source(target: Target) -> tuple[str, str]:
 def test_flags_win_and_two_tokens_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FLEETBUS_API_TOKEN_FILE", "/env")
     monkeypatch.setenv("FLEETBUS_API_CA_FILE", "/ca")
-    found = ApiFlags(url=HTTPS).resolve()
-    assert (found.token_file, found.ca) == ("/env", "/ca")
+    resolved = ApiFlags(url=HTTPS).resolve()
+    assert (resolved.token_file, resolved.ca) == ("/env", "/ca")
     (tmp_path / "config.yaml").write_text("token: from-the-config-file")
     monkeypatch.setenv("FLEETBUS_CONFIG", str(tmp_path / "config.yaml"))
     assert find_source(ApiFlags(url=HTTPS).resolve()) == ("", "/env")
@@ -141,8 +141,8 @@ def test_a_redirect_is_not_followed(redirecting: str):
 
 @pytest.fixture
 async def api(redis: Redis, valkey_url: str, tmp_path: Path) -> AsyncGenerator[SecuredApi]:
-    async with secured_api(redis, valkey_url, tmp_path) as found:
-        yield found
+    async with secured_api(redis, valkey_url, tmp_path) as server:
+        yield server
 
 
 async def test_the_command_shows_what_its_user_may_read_and_says_what_to_do(
@@ -154,8 +154,8 @@ async def test_the_command_shows_what_its_user_may_read_and_says_what_to_do(
     issued.cert_chain_pems[0].write_to_path(cert)
     issued.private_key_pem.write_to_path(key)
     ca.cert_pem.write_to_path(authority)
-    own = rule("get list", "fleetbus.dev", "clusters/pods", names=("eu1",))
-    grant(api.hub, "ann", own, namespace="prod")
+    right = rule("get list", "fleetbus.dev", "clusters/pods", names=("eu1",))
+    grant(api.hub, "ann", right, namespace="prod")
     await api.start(tls_cert_file=cert, tls_key_file=key, deny_cache=timedelta(0))
     token = tmp_path / "token"
     connection = ["--api-url", api.url, "--ca-file", str(authority), "--token-file", str(token)]

@@ -63,8 +63,8 @@ async def _changes_are_shown(api: QueryApi, running: Following) -> None:
     await api.snapshot.apply(gone)
     row = await running.row()
     assert (row[:2], row[-1]) == (["c1", "a"], "(deleted)")
-    status, said = await running.end()
-    assert (status, said) == (130, "")
+    status, errors = await running.end()
+    assert (status, errors) == (130, "")
 
 
 @pytest.mark.parametrize("is_long", [False, True])
@@ -95,8 +95,8 @@ async def _goes_on(
         await snapshot.forget_changes()
     async with served(valkey_url, tmp_path, port=int(url.rpartition(":")[2])):
         assert (await running.row())[:2] == ["c1", "while-away"]
-        status, said = await running.end()
-    assert (status, said.count("trying again")) == (130, 1)
+        status, errors = await running.end()
+    assert (status, errors.count("trying again")) == (130, 1)
 
 
 async def test_w_is_refused_where_there_is_nothing_to_follow(api: QueryApi, tmp_path: Path):
@@ -104,5 +104,5 @@ async def test_w_is_refused_where_there_is_nothing_to_follow(api: QueryApi, tmp_
     for words in (["clusters"], ["pods", "-o", "json"]):
         async with started(api.url, tmp_path, "list", *words, "-w") as running:
             await running.process.wait()
-            status, said = await running.end()
-        assert (status, "-w works only with tables" in said) == (2, True)
+            status, errors = await running.end()
+        assert (status, "-w works only with tables" in errors) == (2, True)

@@ -53,7 +53,7 @@ async def test_a4_no_other_state_than_synced_is_complete(api: QueryApi):
     answer = (await api.get(LIST)).json()
 
     assert answer["incomplete"] == [f"c-{state}" for state in others]
-    assert {known["state"] for known in answer["freshness"].values()} == set(others)
+    assert {freshness["state"] for freshness in answer["freshness"].values()} == set(others)
 
 
 async def test_a4_a_cluster_without_the_resource_is_incomplete(api: QueryApi):
@@ -68,11 +68,11 @@ async def test_a4_a_cluster_without_the_resource_is_incomplete(api: QueryApi):
 
 async def test_a4_a_namespace_that_is_not_watched_is_incomplete_not_empty(api: QueryApi):
     await api.add_cluster("c1", "core/pods")
-    (known,) = await api.snapshot.reader.resources("c1")
+    (resource,) = await api.snapshot.reader.resources("c1")
     scope = ScopeRecord(
-        namespace="prod", state=known.state, last_received=known.last_received, epoch="1 1"
+        namespace="prod", state=resource.state, last_received=resource.last_received, epoch="1 1"
     )
-    narrowed = replace(known, is_declared=True).with_scopes({"hash": scope})
+    narrowed = replace(resource, is_declared=True).with_scopes({"hash": scope})
     await api.snapshot.writer.put_resource_state("c1", narrowed)
 
     assert (await api.get(LIST, namespace="prod")).json()["incomplete"] == []

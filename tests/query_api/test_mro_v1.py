@@ -40,10 +40,10 @@ async def ask(api: QueryApi, **query: Any) -> list[str]:
 
 
 async def test_t19_the_newest_ten_come_first(fleet: QueryApi):
-    found = await ask(fleet)
+    rows = await ask(fleet)
 
-    assert found[:5] == ["c1/p11", "c2/p11", "c2/p10", "c1/p9", "c2/p9"]
-    assert len(found) == 10
+    assert rows[:5] == ["c1/p11", "c2/p11", "c2/p10", "c1/p9", "c2/p9"]
+    assert len(rows) == 10
 
 
 async def test_t19_limit_zero_means_all(fleet: QueryApi):
@@ -52,14 +52,14 @@ async def test_t19_limit_zero_means_all(fleet: QueryApi):
 
 
 async def test_t19_pages_go_on_where_the_one_before_ended(fleet: QueryApi):
-    found: list[str] = []
+    pods: list[str] = []
     query: dict[str, Any] = {"gvr": "v1.pods", "limit": 5}
     sizes: list[int] = []
     while True:
         answer = await fleet.get("/v1/list_with_cluster", **query)
         rows = answer.json()
         sizes.append(len(rows))
-        found += [f"{row['clusterName']}/{row['Object']['metadata']['name']}" for row in rows]
+        pods += [f"{row['clusterName']}/{row['Object']['metadata']['name']}" for row in rows]
         if "fleetbus-continue" not in answer.headers:
             break
         query["continue"] = answer.headers["fleetbus-continue"]
@@ -67,7 +67,7 @@ async def test_t19_pages_go_on_where_the_one_before_ended(fleet: QueryApi):
             created = "2026-01-01T01:00:00Z"
             await fleet.add("c1", PODS, "newest", namespace="test", created=created)
     assert sizes == [5, 5, 4]
-    assert len(set(found)) == 14
+    assert len(set(pods)) == 14
     assert (await ask(fleet, limit=1)) == ["c1/newest"]
     other = await fleet.get("/v1/list", **{"gvr": "cm", "continue": query["continue"]})
     assert other.status_code == 400
@@ -92,9 +92,9 @@ async def test_the_newest_are_found_without_the_bodies_of_all_others(
             await api.snapshot.apply(origin.added(f"p{number:03}", 100 + number, body=body))
     newest_first = sorted(rows, key=lambda row: row[1])
     newest_first.sort(key=lambda row: row[0], reverse=True)
-    wanted = [name for _, name in newest_first]
+    names = [name for _, name in newest_first]
     for limit in (1, 7, 100, 0):
-        assert await ask(api, limit=limit) == wanted[: limit or None]
+        assert await ask(api, limit=limit) == names[: limit or None]
     before = await _sent(api)
     await ask(api, limit=5)
     read = await _sent(api) - before
@@ -197,10 +197,10 @@ async def test_list_cluster_tells_the_true_state(fleet: QueryApi):
     await fleet.add_cluster("c2", connected=False, **away)
 
     rows = (await fleet.get("/v1/list_cluster")).json()
-    (one,) = (await fleet.get("/v1/list_cluster", name="c1")).json()
+    (cluster,) = (await fleet.get("/v1/list_cluster", name="c1")).json()
 
     assert [row["status"] for row in rows] == ["Running", "Unreachable"]
     assert [row["isMaster"] for row in rows] == ["false", "true"]
     assert [row["platform"] for row in rows] == ["", "linux/arm64"]
-    assert one["name"] == "c1"
+    assert cluster["name"] == "c1"
     assert (await fleet.get("/v1/list_cluster", nmae="c1")).status_code == 400

@@ -81,12 +81,12 @@ async def test_filters_can_be_combined(fleet: QueryApi):
     "query", [{}, {"labelSelector": "app=web"}, {"fieldSelector": "status.phase!=Failed"}]
 )
 async def test_pages_put_together_are_the_whole_list(fleet: QueryApi, query: dict[str, str]):
-    whole = await fleet.names(**query)
+    all_names = await fleet.names(**query)
     for limit in (1, 2, 4, 6, 1000):
         names, pages = await all_pages(fleet, limit=limit, **query)
 
-        assert names == whole
-        assert pages == -(-len(whole) // limit)
+        assert names == all_names
+        assert pages == -(-len(all_names) // limit)
 
 
 async def test_a_page_tells_how_many_objects_remain(fleet: QueryApi):
@@ -113,11 +113,11 @@ async def test_a8_a_page_is_cut_where_it_grows_too_large(
 ):
     for module in (listing, pages_by_field):
         monkeypatch.setattr(module, "MAX_PAGE_BYTES", 600)
-    whole = ["c1/a", "c1/b", "c1/c", "c1/d", "c1/e", "c2/a"]
+    all_names = ["c1/a", "c1/b", "c1/c", "c1/d", "c1/e", "c2/a"]
 
     names, pages = await all_pages(fleet, **query)
 
-    assert names == whole
+    assert names == all_names
     assert pages == 3
 
 
@@ -162,11 +162,11 @@ async def test_w16_a_body_that_is_no_json_does_not_spoil_the_list(
 async def test_one_object_is_answered_with_its_cluster_and_resource(fleet: QueryApi):
     answer = await fleet.get("/fleet/v1/objects/c2/v1/pods/prod/a")
 
-    found = answer.json()
+    answer_body = answer.json()
     assert answer.status_code == 200
-    assert found["object"]["metadata"]["uid"] == "uid-c2-a"
-    assert found["resource"]["kind"] == "Pod"
-    ObjectModel.model_validate(found)
+    assert answer_body["object"]["metadata"]["uid"] == "uid-c2-a"
+    assert answer_body["resource"]["kind"] == "Pod"
+    ObjectModel.model_validate(answer_body)
 
 
 async def test_one_object_without_a_namespace_is_asked_for_with_a_dash(fleet: QueryApi):

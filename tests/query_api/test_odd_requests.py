@@ -155,10 +155,10 @@ async def send(port: int, request: bytes) -> Answer:
 
 
 def _check(request: bytes, answer: Answer) -> None:
-    shown = request[:300]
-    assert answer.status, f"the connection was closed without an answer to {shown!r}"
-    assert answer.status < 500, (answer.status, shown, answer.body[:500])
-    assert b"Traceback" not in answer.body, shown
+    beginning = request[:300]
+    assert answer.status, f"the connection was closed without an answer to {beginning!r}"
+    assert answer.status < 500, (answer.status, beginning, answer.body[:500])
+    assert b"Traceback" not in answer.body, beginning
     is_whole = b"transfer-encoding: chunked" not in answer.headers
     if answer.body and is_whole and b"json" in answer.headers and b"ndjson" not in answer.headers:
         json.loads(answer.body)

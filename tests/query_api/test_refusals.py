@@ -46,11 +46,11 @@ async def fleet(api: QueryApi) -> QueryApi:
 def check_problem(answer: httpx.Response, status: int, *words: str) -> None:
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
-    found = answer.json()
-    assert found["status"] == status
-    assert found["title"]
+    problem = answer.json()
+    assert problem["status"] == status
+    assert problem["title"]
     for word in words:
-        assert word in found["detail"]
+        assert word in problem["detail"]
 
 
 async def test_a_question_that_cannot_be_read_is_400(fleet: QueryApi):
@@ -64,27 +64,27 @@ async def test_parameters_that_mean_nothing_are_400(fleet: QueryApi):
 
 
 async def test_an_unknown_resource_is_404(fleet: QueryApi):
-    said = "foos is not watched in any cluster of the fleet; watched are: "
-    check_problem(await fleet.get("/fleet/v1/resources/foos"), 404, said, "pods", ".apps")
+    detail = "foos is not watched in any cluster of the fleet; watched are: "
+    check_problem(await fleet.get("/fleet/v1/resources/foos"), 404, detail, "pods", ".apps")
     check_problem(await fleet.get("/fleet/v1/resources/v2/pods"), 404, "v2/pods")
 
 
 def test_a_refusal_of_a_resource_names_few_of_what_is_watched_and_sorted():
     groups = ["core", "apps", *(f"g{number:02}.example" for number in range(12))]
-    known = [
+    resources = [
         KnownResource(
             group=group, plural="deployments", kind="Deployment", namespaced=True, versions=("v1",)
         )
         for group in groups
     ]
     with pytest.raises(NotFoundProblem) as refused:
-        KnownFleet({}, known[::-1]).find("nodes")
+        KnownFleet({}, resources[::-1]).find("nodes")
     first = "deployments, deployments.apps, deployments.g00.example, "
-    said = str(refused.value)
-    assert said.startswith(
+    message = str(refused.value)
+    assert message.startswith(
         f"nodes is not watched in any cluster of the fleet; watched are: {first}"
     )
-    assert said.endswith("deployments.g09.example and 2 more")
+    assert message.endswith("deployments.g09.example and 2 more")
 
     with pytest.raises(NotFoundProblem, match="nothing is watched yet"):
         KnownFleet({}, ()).find("nodes")

@@ -152,10 +152,10 @@ async def test_a_stop_waits_for_the_request_under_way_and_for_no_idle_connection
 async def test_a_request_that_does_not_end_is_cut_off(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("fleetbus_query_api.serve._FINISH_WITHIN_SECONDS", 0.05)
     async with slow_server() as (serving, client, gate):
-        asked = asyncio.create_task(client.get("/slow"))
+        request = asyncio.create_task(client.get("/slow"))
         await gate.entered.wait()
         serving.cancel()
-        assert (await asked).status_code == 500
+        assert (await request).status_code == 500
         with pytest.raises(asyncio.CancelledError):
             await serving
 

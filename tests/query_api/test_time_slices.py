@@ -93,23 +93,23 @@ async def test_a8_between_two_turns_of_the_loop_there_is_one_slice_of_one_questi
 
     order: list[int] = []
     watching = asyncio.create_task(watch())
-    found = await asyncio.gather(*(slices.run(step, [question] * 20) for question in range(3)))
+    results = await asyncio.gather(*(slices.run(step, [question] * 20) for question in range(3)))
     watching.cancel()
-    assert found == [False] * 3
+    assert results == [False] * 3
     assert max(done_in_turn) <= 2, "each step takes half a slice or more"
     assert Counter(order) == {0: 20, 1: 20, 2: 20}
     assert set(order[:6]) == {0, 1, 2}, "they take turns"
 
 
 async def test_a_slice_ends_where_the_step_has_enough():
-    seen: list[int] = []
+    numbers: list[int] = []
 
     def step(number: int) -> bool:
-        seen.append(number)
+        numbers.append(number)
         return number == 3
 
     assert await TimeSlices().run(step, range(10))
-    assert seen == [0, 1, 2, 3]
+    assert numbers == [0, 1, 2, 3]
 
 
 def test_a8_a_map_or_a_list_equals_no_text_and_costs_no_text():

@@ -39,10 +39,10 @@ class MountedSecret:
 
     def write(self, version: str, certificate: bytes, key: bytes) -> None:
         """Swap to another version of the Secret."""
-        made = self.folder / version
-        made.mkdir()
-        (made / "tls.crt").write_bytes(certificate)
-        (made / "tls.key").write_bytes(key)
+        folder = self.folder / version
+        folder.mkdir()
+        (folder / "tls.crt").write_bytes(certificate)
+        (folder / "tls.key").write_bytes(key)
         (self.folder / "new").symlink_to(version)
         os.replace(self.folder / "new", self.folder / "..data")  # noqa: PTH105 -- of a link
 
@@ -114,8 +114,8 @@ def test_bad_files_are_one_message_without_their_content(tmp_path: Path):
     cert_file.write_bytes(certificate)
     for content in (b"", b"secret", Authority().issue()[1]):
         key_file.write_bytes(content)
-        with pytest.raises(ConfigError, match="no PEM certificate with its private key") as found:
+        with pytest.raises(ConfigError, match="no PEM certificate with its private key") as refused:
             ServerTls(cert_file, key_file)
-        assert "secret" not in str(found.value)
+        assert "secret" not in str(refused.value)
     key_file.write_bytes(key)
     assert ServerTls(cert_file, key_file).context.minimum_version == ssl.TLSVersion.TLSv1_2

@@ -63,17 +63,17 @@ async def statuses(client: httpx.AsyncClient, count: int) -> list[int]:
 async def test_a8_a_user_has_a_burst_and_then_a_rate_and_gets_retry_after():
     limited = Limited(user_requests_per_second=0.5, user_request_burst=3)
     before = refused("rate")
-    async with limited.client("127.0.0.1") as one, limited.client("127.0.0.2") as other:
-        assert await statuses(one, 5) == [200, 200, 200, 429, 429]
-        answer = await one.get(PATH)
+    async with limited.client("127.0.0.1") as first, limited.client("127.0.0.2") as other:
+        assert await statuses(first, 5) == [200, 200, 200, 429, 429]
+        answer = await first.get(PATH)
         assert answer.headers["retry-after"] == "2"
         assert answer.json()["detail"] == "more than 0.5 requests per second"
         assert refused("rate") == before + 3
         assert await statuses(other, 3) == [200, 200, 200]
         limited.now += 2
-        assert await statuses(one, 2) == [200, 429]
+        assert await statuses(first, 2) == [200, 429]
         limited.now += 3600
-        assert await statuses(one, 4) == [200, 200, 200, 429], "silence saves up one burst"
+        assert await statuses(first, 4) == [200, 200, 200, 429], "silence saves up one burst"
 
 
 async def test_a8_a_user_has_so_many_requests_at_a_time():
@@ -81,20 +81,20 @@ async def test_a8_a_user_has_so_many_requests_at_a_time():
     limited.gate.clear()
     before = refused("concurrency")
     async with (
-        limited.client("127.0.0.1") as one,
+        limited.client("127.0.0.1") as first,
         limited.client("127.0.0.2") as other,
         asyncio.TaskGroup() as group,
     ):
-        held = [group.create_task(one.get(PATH)) for _ in range(2)]
+        requests = [group.create_task(first.get(PATH)) for _ in range(2)]
         await eventually(lambda: limited.started == 2)
-        answer = await one.get(PATH)
+        answer = await first.get(PATH)
         assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
         assert refused("concurrency") == before + 1
-        held += [group.create_task(other.get(PATH))]
+        requests += [group.create_task(other.get(PATH))]
         await eventually(lambda: limited.started == 3)
         limited.gate.set()
-        assert {(await each).status_code for each in held} == {200}
-        assert await statuses(one, 1) == [200]
+        assert {(await each).status_code for each in requests} == {200}
+        assert await statuses(first, 1) == [200]
 
 
 async def test_a8_a_request_that_fails_or_is_cut_off_is_not_counted_for_ever():
@@ -181,6 +181,6 @@ async def test_a8_the_command_line_asks_again_when_it_may(
     settings: dict[str, Any] = {"user_requests_per_second": 25, "user_request_burst": 1}
     async with served(valkey_url, folder, **settings) as url:
         client = api_client.ApiClient(Target(api_url=url))
-        found = await asyncio.to_thread(client.list, "pods", {}, 0)
-    assert [item.name for item in found.items] == ["a", "b", "c", "d"]
+        listed = await asyncio.to_thread(client.list, "pods", {}, 0)
+    assert [item.name for item in listed.items] == ["a", "b", "c", "d"]
     assert set(waits) == {1}

@@ -178,9 +178,9 @@ async def test_a_failing_image_is_named_in_the_status_and_in_the_rollout(rig: Ri
     )
     await show(rig, "t1", "core", "pods", wrong, failing)
     await rig.repair("t1")
-    shown = f"0 of 1 replicas are updated: pod web-7d9-x: ImagePullBackOff: {BACK_OFF}"
+    expected = f"0 of 1 replicas are updated: pod web-7d9-x: ImagePullBackOff: {BACK_OFF}"
     unhealthy = rig.entry("t1")["unhealthy"]
-    assert (unhealthy["reason"], unhealthy["message"]) == ("ImagePullBackOff", shown)
+    assert (unhealthy["reason"], unhealthy["message"]) == ("ImagePullBackOff", expected)
     assert "ImagePullBackOff" in rollout(rig)["message"]
     summary = rig.resource()["status"]["summary"]
     assert summary["reason"] in ("ImagePullBackOff", "RolloutInProgress", "Replicas")
@@ -196,8 +196,8 @@ async def test_a_quota_is_named_by_the_replica_set(rig: Rig):
     await rig.reconcile()
     uid = update(rig, replicas=0)
     failed = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": FULL}
-    made = owned("web-7d9", uid, "Deployment", status={"conditions": [failed]})
-    await show(rig, "t1", "apps", "replicasets", made)
+    replica_set = owned("web-7d9", uid, "Deployment", status={"conditions": [failed]})
+    await show(rig, "t1", "apps", "replicasets", replica_set)
     await rig.repair("t1")
     message = rig.entry("t1")["unhealthy"]["message"]
     assert message.startswith("0 of 1 replicas are updated: ReplicaSet web-7d9: FailedCreate: pods")
@@ -216,20 +216,20 @@ OTHERS = pytest.mark.parametrize(
 async def start(rig: Rig, kind: str, version: str, status: dict[str, Any]) -> Object:
     """Distribute a workload whose pods do not come, and return it."""
     watch_pods(rig)
-    made: Object = {**deployment(image="nginx:nope"), "kind": kind, "apiVersion": version}
+    workload: Object = {**deployment(image="nginx:nope"), "kind": kind, "apiVersion": version}
     if kind != "StatefulSet":
-        del made["spec"]["replicas"]
+        del workload["spec"]["replicas"]
     if kind == "Job":
-        del made["spec"]["selector"]
-        made["spec"]["template"]["spec"]["restartPolicy"] = "Never"
+        del workload["spec"]["selector"]
+        workload["spec"]["template"]["spec"]["restartPolicy"] = "Never"
     if kind == "StatefulSet":
-        made["spec"]["serviceName"] = "web"
-    rig.create(template=made, placement=T1)
+        workload["spec"]["serviceName"] = "web"
+    rig.create(template=workload, placement=T1)
     await rig.reconcile()
     resource = f"{version}/{kind.lower()}s"
     live = rig.get("t1", resource, "web")
-    seen = {"observedGeneration": live["metadata"]["generation"]} if kind != "Job" else {}
-    rig.clusters["t1"].update_status(resource, {**live, "status": {**status, **seen}})
+    observed = {"observedGeneration": live["metadata"]["generation"]} if kind != "Job" else {}
+    rig.clusters["t1"].update_status(resource, {**live, "status": {**status, **observed}})
     return live
 
 
@@ -257,17 +257,17 @@ async def test_refused_pods_of_other_workloads_are_named_by_events(
     rig: Rig, kind: str, version: str, status: dict[str, Any]
 ):
     live = await start(rig, kind, version, status)
-    made = about(live, 1, "SuccessfulCreate", "created pod web-1", 1)
+    created = about(live, 1, "SuccessfulCreate", "created pod web-1", 1)
     refused = about(live, 2, "FailedCreate", f"Error creating: {FULL}", 2)
     other = about({**live, "metadata": {"uid": "other"}}, 3, "Odd", "of another", 3)
     odd: Object = {"metadata": {"name": "odd", "uid": "odd"}, "involvedObject": [], "series": 1}
-    await show(rig, "t1", "core", "events", made, refused, other, odd)
+    await show(rig, "t1", "core", "events", created, refused, other, odd)
     await rig.repair("t1")
     unhealthy = rig.entry("t1")["unhealthy"]
     assert unhealthy["reason"] == "FailedCreate"
     assert f": {kind} web: FailedCreate: Error creating: pods " in unhealthy["message"]
     over = about(live, 4, "SuccessfulCreate", "created pod web-2", 4)
-    await show(rig, "t1", "core", "events", made, refused, over)
+    await show(rig, "t1", "core", "events", created, refused, over)
     await rig.repair("t1")
     assert "FailedCreate" not in rig.entry("t1")["unhealthy"]["message"]
 

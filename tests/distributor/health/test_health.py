@@ -37,7 +37,7 @@ def made(kind: str, status: Any, **spec: Any) -> dict[str, Any]:
 
 def having(*conditions: str, **more: Any) -> dict[str, Any]:
     """A status with conditions like `Ready=False:Reason`."""
-    parts = [one.replace(":", "=").split("=") for one in conditions]
+    parts = [condition.replace(":", "=").split("=") for condition in conditions]
     return {
         "conditions": [
             {"type": kind, "status": status, **({"reason": reason[0]} if reason else {})}
@@ -181,9 +181,9 @@ CASES: list[tuple[dict[str, Any], HealthState, str]] = [
 def test_the_health_of_a_kind_is_that_of_kubectl_and_argo_cd(
     obj: dict[str, Any], state: HealthState, reason: str
 ):
-    found = health_of(obj)
-    assert (found.state, found.reason) == (state, reason)
-    assert bool(found.message) == (state is not H)
+    health = health_of(obj)
+    assert (health.state, health.reason) == (state, reason)
+    assert bool(health.message) == (state is not H)
 
 
 def test_what_is_being_deleted_is_not_healthy():

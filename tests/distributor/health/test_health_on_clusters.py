@@ -43,7 +43,7 @@ FEEDBACK = {
 
 
 def place(rig: Rig, *clusters: str, **spec: Any) -> None:
-    names = [{"name": one} for one in clusters or ("t1", "t2")]
+    names = [{"name": name} for name in clusters or ("t1", "t2")]
     templates = [copy.deepcopy(WEB), copy.deepcopy(CONFIG_MAP)]
     rig.create(templates=templates, placement={"clusters": names}, **spec)
 
@@ -215,16 +215,16 @@ async def test_d14_the_reason_of_a_controller_is_redacted(rig: Rig):
 
 
 def test_the_worst_object_is_shown_whatever_came_first():
-    found = [
+    healths = [
         ("Pod default/b", Health(HealthState.DEGRADED, "Crash", "b")),
         ("Pod default/a", Health(HealthState.DEGRADED, "Crash", "a")),
         ("Pod default/0", Health(HealthState.PROGRESSING, "Wait", "0")),
         ("Pod default/h", Health(HealthState.HEALTHY)),
     ]
-    for order in (found, found[::-1]):
+    for order in (healths, healths[::-1]):
         health = ClusterHealth()
-        for name, one in order:
-            health = health.with_object(name, one, {})
+        for name, object_health in order:
+            health = health.with_object(name, object_health, {})
         assert (health.state, health.first, health.objects) == (
             HealthState.DEGRADED,
             "Pod default/a",

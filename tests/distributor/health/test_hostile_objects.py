@@ -85,8 +85,8 @@ def test_d21_the_health_of_any_object_is_known_and_can_be_stored(
     rules = StatusRules([RULE], [FEEDBACK])
     read = {**obj, "apiVersion": version, "kind": kind[1]}
     health, chosen = rules.health_of(read), rules.collect(read)
-    whole = ClusterHealth().with_object("x", health, chosen)
-    outcome = ClusterOutcome("t1", health=whole)
+    cluster_health = ClusterHealth().with_object("x", health, chosen)
+    outcome = ClusterOutcome("t1", health=cluster_health)
     stored = orjson.dumps(write_entry(outcome, 1))
     assert len(stored) < 3000
     assert health.state in HealthState
@@ -101,28 +101,28 @@ def test_d17_any_events_and_pods_are_read(objects: list[Any]):
 
 
 @pytest.mark.parametrize(
-    ("raw", "shown"),
+    ("raw", "expected"),
     [
         (rb'["\ud800"]', ["\ufffd"]),
         (rb'{"\udfff": {"a": ["x\ud83dy"]}}', {"\ufffd": {"a": ["x\ufffdy"]}}),
         (rb'["\ud83d\ude00", "\ud800"]', ["\U0001f600", "\ufffd"]),
     ],
 )
-def test_half_a_surrogate_pair_is_replaced_as_in_go(raw: bytes, shown: Any):
+def test_half_a_surrogate_pair_is_replaced_as_in_go(raw: bytes, expected: Any):
     """A string with one can be read, and stored nowhere: the status of all clusters would fail."""
-    assert read_tree(raw) == shown
-    assert json.loads(orjson.dumps(read_tree(raw))) == shown
+    assert read_tree(raw) == expected
+    assert json.loads(orjson.dumps(read_tree(raw))) == expected
 
 
 async def test_d21_a_megabyte_of_a_controller_enters_the_status_cut(rig: Rig):
-    made = config_map(k="v1")
-    made |= {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
-    made["spec"] = {
+    claim = config_map(k="v1")
+    claim |= {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
+    claim["spec"] = {
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": "1Gi"}},
     }
-    del made["data"]
-    rig.create(template=made, placement={"clusters": [{"name": "t1"}]})
+    del claim["data"]
+    rig.create(template=claim, placement={"clusters": [{"name": "t1"}]})
     await rig.reconcile()
     claims = "v1/persistentvolumeclaims"
     status = {"phase": "x" * 300_000}

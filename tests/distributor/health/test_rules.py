@@ -82,8 +82,8 @@ def test_a_path_names_one_field(path: str, value: Any):
     ],
 )
 def test_a_check_tests_one_field(check: dict[str, Any], holds: bool):
-    found = health_of(OBJECT, [rule(healthy=[check])])
-    assert found.state is (H if holds else P)
+    health = health_of(OBJECT, [rule(healthy=[check])])
+    assert health.state is (H if holds else P)
     assert health_of(OBJECT, [rule(degraded=[check])]).state is (D if holds else H)
 
 
@@ -138,8 +138,8 @@ def test_feedback_keeps_the_types_and_leaves_out_what_is_absent():
 
 
 def test_feedback_is_bounded():
-    found = collect(database({"phase": "x" * 1000}), [feedback(".status.phase")])
-    assert len(found["f"]) == MAX_TEXT
+    collected = collect(database({"phase": "x" * 1000}), [feedback(".status.phase")])
+    assert len(collected["f"]) == MAX_TEXT
 
 
 @pytest.mark.parametrize("path", [".data.password", ".spec.replicas", ".metadata.name"])

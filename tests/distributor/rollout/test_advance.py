@@ -59,7 +59,7 @@ class Desk:
     def step(self, **flags: bool) -> Step:
         current = self.state.current if hasattr(self, "state") else None
         wave = current.name if current else ""
-        findings = {(wave, gate): one for gate, one in self.findings.items()}
+        findings = {(wave, gate): finding for gate, finding in self.findings.items()}
         return Step(self.rollout, self.scene, findings, self.now, **flags)
 
     def go(self, **flags: bool) -> RolloutState:
@@ -72,8 +72,8 @@ class Desk:
 
     def look(self, **why: str) -> RolloutState:
         """Find these clusters not ready, and all others of the open wave ready."""
-        found = dict.fromkeys(self.state.updating, "") | why
-        self.state = observe(self.state, found)
+        findings = dict.fromkeys(self.state.updating, "") | why
+        self.state = observe(self.state, findings)
         self.go(may_give=False, may_fail=True)
         return self.go()
 
@@ -87,15 +87,15 @@ class Desk:
 
     @property
     def waves(self) -> Mapping[str, str]:
-        return {one.name: one.phase.value for one in self.state.waves}
+        return {wave.name: wave.phase.value for wave in self.state.waves}
 
 
-def in_waves(*waves: dict[str, Any], **rest: Any) -> dict[str, Any]:
-    return {"waves": list(waves), **rest}
+def in_waves(*waves: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"waves": list(waves), **fields}
 
 
-def by_names(name: str, *clusters: str, **rest: Any) -> dict[str, Any]:
-    return {"name": name, "clusters": [{"name": one} for one in clusters], **rest}
+def by_names(name: str, *clusters: str, **fields: Any) -> dict[str, Any]:
+    return {"name": name, "clusters": [{"name": cluster} for cluster in clusters], **fields}
 
 
 def test_d17_a_wave_opens_when_the_one_before_is_healthy():
@@ -114,7 +114,7 @@ def test_d17_a_wave_opens_when_the_one_before_is_healthy():
 def test_d17_percentages_are_rounded_up_and_take_what_is_left():
     waves = [{"name": f"p{n}", "percent": n} for n in (1, 30, 90)]
     desk = Desk(in_waves(*waves))
-    assert [one.clusters for one in desk.state.waves] == [("a",), ("b", "c"), ("d",)]
+    assert [wave.clusters for wave in desk.state.waves] == [("a",), ("b", "c"), ("d",)]
     many = Desk(in_waves({"name": "first", "percent": 10}), names=tuple("abcdefghijklmnopqrstu"))
     assert len(many.state.waves[0].clusters) == 3
 

@@ -33,8 +33,8 @@ class Desk:
         hub = ("--hub-kubeconfig", str(self.file), "--hub-context", HUB)
         self.capsys.readouterr()
         status = await asyncio.to_thread(self._run, ["fleetbus", "rollout", verb, *words, *hub])
-        found = self.capsys.readouterr()
-        return status, found.out + found.err
+        captured = self.capsys.readouterr()
+        return status, captured.out + captured.err
 
     def _run(self, arguments: list[str]) -> int:
         # In a thread, because the servers need this loop.
@@ -77,23 +77,23 @@ async def two_revisions(rig: Rig) -> None:
 
 async def test_status_shows_the_waves_and_what_they_wait_for(rig: Rig, desk: Desk):
     await two_revisions(rig)
-    status, said = await desk("status", "x")
+    status, output = await desk("status", "x")
     assert status == 0
-    assert "default/x: revision 2, Progressing: wave canary: gate t: no vote yet on " in said
-    lines = {line.split()[0]: line.split() for line in said.splitlines() if line.strip()}
+    assert "default/x: revision 2, Progressing: wave canary: gate t: no vote yet on " in output
+    lines = {line.split()[0]: line.split() for line in output.splitlines() if line.strip()}
     assert lines["canary"][1:4] == ["Open", "1", "1"]
     assert lines["remaining"][1:4] == ["Waiting", "2", "0"]
-    assert "2 cluster(s) with revision 1: t2, t4" in said
-    status, said = await desk("status", "default/x", "-o", "json")
-    assert json.loads(said) == rig.resource()["status"]["rollout"]
-    status, said = await desk("status", "x", "--wait", "10ms")
+    assert "2 cluster(s) with revision 1: t2, t4" in output
+    status, output = await desk("status", "default/x", "-o", "json")
+    assert json.loads(output) == rig.resource()["status"]["rollout"]
+    status, output = await desk("status", "x", "--wait", "10ms")
     assert status == 1
 
 
 async def test_undo_is_an_edit_of_the_spec(rig: Rig, desk: Desk):
     await two_revisions(rig)
-    status, said = await desk("undo", "x")
-    assert (status, said) == (0, "default/x: edited back to revision 1\n")
+    status, output = await desk("undo", "x")
+    assert (status, output) == (0, "default/x: edited back to revision 1\n")
     spec = rig.resource()["spec"]
     assert (spec["template"], spec["vars"]) == (template("v1"), {"a": 1})
     assert "templates" not in spec
@@ -101,16 +101,16 @@ async def test_undo_is_an_edit_of_the_spec(rig: Rig, desk: Desk):
     await rounds(rig)
     assert [value(rig, name) for name in ("t1", "t2", "t4")] == ["v1", "v1", "v1"]
     assert rig.resource()["status"]["rollout"]["revision"] == 3
-    status, said = await desk("history", "x", "-o", "json")
-    shown = json.loads(said)
-    assert shown["current"] == 3
-    assert [(one["revision"], one["clusters"]) for one in shown["revisions"]] == [
+    status, output = await desk("history", "x", "-o", "json")
+    answer = json.loads(output)
+    assert answer["current"] == 3
+    assert [(revision["revision"], revision["clusters"]) for revision in answer["revisions"]] == [
         (2, []),
         (3, ["t1", "t2", "t4"]),
     ]
-    status, said = await desk("history", "x")
-    assert "3 (newest)" in said
-    assert "ConfigMap/m" in said
+    status, output = await desk("history", "x")
+    assert "3 (newest)" in output
+    assert "ConfigMap/m" in output
     assert (await desk("undo", "x", "--to-revision", "2"))[0] == 0
     await rounds(rig)
     assert value(rig, "t1") == "v2"
@@ -144,10 +144,10 @@ async def test_a_revision_is_shown_with_what_it_changed_and_no_secret(rig: Rig, 
     assert signs == ["~ ConfigMap default/m", "~ Secret default/m", "~ vars", "+ customize"]
     assert "      -  k: v1\n      +  k: v2\n" in changed
     assert "      +  a: <redacted, changed>\n" in changed
-    shown = json.loads((await desk("history", "x", "--revision", "2", "-o", "json"))[1])
-    assert (shown["revision"], shown["since"], len(shown["changes"])) == (2, 1, 4)
-    assert shown["content"]["vars"] == {"password": "<redacted>"}
-    assert "canary-" not in f"{first}{second}{json.dumps(shown)}"
+    answer = json.loads((await desk("history", "x", "--revision", "2", "-o", "json"))[1])
+    assert (answer["revision"], answer["since"], len(answer["changes"])) == (2, 1, 4)
+    assert answer["content"]["vars"] == {"password": "<redacted>"}
+    assert "canary-" not in f"{first}{second}{json.dumps(answer)}"
 
 
 async def test_pause_and_resume_edit_the_spec(rig: Rig, desk: Desk):
@@ -178,18 +178,18 @@ async def test_bad_input_says_what_is_wrong(rig: Rig, desk: Desk):
         (("history", "x", "--revision", "7"), 2, "revision 7 is not kept; kept: 1, 2"),
         (("undo", "x", "--to-revision", "2"), 2, "revision 2 is the newest one already"),
     ):
-        assert (found := await desk(*words))[0] == status, words
-        assert message in found[1], words
-    for one in rig.hub.list(REVISIONS):
-        rig.hub.delete(REVISIONS, "default", one["metadata"]["name"])
+        assert (outcome := await desk(*words))[0] == status, words
+        assert message in outcome[1], words
+    for revision in rig.hub.list(REVISIONS):
+        rig.hub.delete(REVISIONS, "default", revision["metadata"]["name"])
     assert "revision 1 is not kept; kept: none" in (await desk("undo", "x"))[1]
 
 
 async def test_before_the_distributor_has_begun_it_says_so(rig: Rig, desk: Desk):
     rig.create(template=template("v1"), placement=EVERYWHERE, rollout={})
-    status, said = await desk("status", "x")
+    status, output = await desk("status", "x")
     assert status == 1
-    assert "has not begun the rollout of default/x; is it running?" in said
+    assert "has not begun the rollout of default/x; is it running?" in output
 
 
 def test_without_the_package_the_command_line_says_what_to_install(
@@ -212,9 +212,9 @@ async def test_history_shows_why_a_revision_was_made_and_its_images(rig: Rig, de
     rig.annotate("kubernetes.io/change-cause", "security update")
     rig.edit(template=deployment(image="nginx:2"))
     await rounds(rig)
-    shown = json.loads((await desk("history", "x", "-o", "json"))[1])["revisions"]
-    assert [one["images"] for one in shown] == [["nginx:1"], ["nginx:2"]]
-    assert shown[1]["cause"] == "security update"
+    revisions = json.loads((await desk("history", "x", "-o", "json"))[1])["revisions"]
+    assert [revision["images"] for revision in revisions] == [["nginx:1"], ["nginx:2"]]
+    assert revisions[1]["cause"] == "security update"
     table = (await desk("history", "x"))[1]
     assert "CHANGE-CAUSE" in table
     assert "security update" in table

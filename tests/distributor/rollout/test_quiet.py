@@ -53,9 +53,9 @@ async def test_new_warnings_about_ours_are_news_and_old_ones_are_not(rig: Rig):
 
 
 async def test_what_expires_is_no_news(rig: Rig):
-    made = warn(rig, "t1", "web-1-a")
+    event = warn(rig, "t1", "web-1-a")
     first = await look(clients(rig), ours("t1"), ["t1"], {})
-    rig.clusters["t1"].delete(EVENTS, "default", made["metadata"]["name"])
+    rig.clusters["t1"].delete(EVENTS, "default", event["metadata"]["name"])
     later = await look(clients(rig), ours("t1"), ["t1"], first.seen)
     assert not later.is_news
     assert later.seen == {"t1": ""}
@@ -63,17 +63,19 @@ async def test_what_expires_is_no_news(rig: Rig):
 
 async def test_a_restart_of_a_container_is_news(rig: Rig):
     pod = {**POD, "metadata": {"name": "web-1-a", "namespace": "default"}}
-    made = rig.clusters["t1"].create(PODS, pod)
+    pod_object = rig.clusters["t1"].create(PODS, pod)
     first = await look(clients(rig), ours("t1"), ["t1"], {})
     assert not first.is_news
     container = {"name": "busybox", "image": "b", "imageID": "", "ready": True, "restartCount": 1}
-    rig.clusters["t1"].update_status(PODS, {**made, "status": {"containerStatuses": [container]}})
-    found = await look(clients(rig), ours("t1"), ["t1"], first.seen)
-    assert (found.is_news, found.message) == (True, "last trouble: t1: Pod web-1-a: restarted")
+    rig.clusters["t1"].update_status(
+        PODS, {**pod_object, "status": {"containerStatuses": [container]}}
+    )
+    news = await look(clients(rig), ours("t1"), ["t1"], first.seen)
+    assert (news.is_news, news.message) == (True, "last trouble: t1: Pod web-1-a: restarted")
 
 
 async def test_d14_a_cluster_that_cannot_be_read_is_named_without_its_words(rig: Rig):
     rig.clusters["t2"].faults.add(Fail(403), verb="list", resource="events")
-    found = await look(clients(rig), ours("t1", "t2"), ["t1", "t2"], {})
-    assert found.message == "t2: its Warning events and Pods cannot be read (Forbidden)"
-    assert found.seen == {}
+    news = await look(clients(rig), ours("t1", "t2"), ["t1", "t2"], {})
+    assert news.message == "t2: its Warning events and Pods cannot be read (Forbidden)"
+    assert news.seen == {}

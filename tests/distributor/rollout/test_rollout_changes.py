@@ -42,7 +42,7 @@ async def test_d17_an_edit_in_mid_rollout_supersedes_it(rig: Rig):
     assert rollout(rig)["revision"] == 4
     assert "behind" not in rollout(rig)
     assert phases(rig)["canary"] == "Open"  # every revision passes its gates
-    numbers = sorted(one["revision"] for one in rig.hub.list(REVISIONS))
+    numbers = sorted(revision["revision"] for revision in rig.hub.list(REVISIONS))
     assert numbers == [2, 3, 4]
 
 
@@ -114,7 +114,7 @@ async def test_d18_a_lost_or_forged_revision_changes_nothing(rig: Rig):
         rollout={"waves": [CANARY], "gates": [{"name": "tests"}]},
     )
     await rounds(rig)
-    first, second = sorted(rig.hub.list(REVISIONS), key=lambda one: one["revision"])
+    first, second = sorted(rig.hub.list(REVISIONS), key=lambda revision: revision["revision"])
     rig.hub.delete(REVISIONS, "default", first["metadata"]["name"])
     forged = {**first, "data": second["data"]}
     for field in ("uid", "resourceVersion"):
@@ -131,7 +131,7 @@ async def test_d18_only_so_many_revisions_are_kept(rig: Rig):
     for number in range(2, 6):
         rig.edit(template=config_map(k=f"v{number}"), rollout={"revisionHistoryLimit": 2})
         await rounds(rig)
-    numbers = sorted(one["revision"] for one in rig.hub.list(REVISIONS))
+    numbers = sorted(revision["revision"] for revision in rig.hub.list(REVISIONS))
     assert numbers == [3, 4, 5]
 
 

@@ -25,14 +25,14 @@ POINTS = [
 
 def templates(mark: str, name: str) -> list[Object]:
     """Two objects of the first revision; the second one changes one and drops the other."""
-    kept = {**CONFIG_MAP, "metadata": {"name": name, "namespace": "default"}, "data": {"k": mark}}
-    dropped = {**kept, "metadata": {"name": f"{name}-old", "namespace": "default"}}
-    return [kept, dropped] if mark == "v1" else [kept]
+    config = {**CONFIG_MAP, "metadata": {"name": name, "namespace": "default"}, "data": {"k": mark}}
+    dropped = {**config, "metadata": {"name": f"{name}-old", "namespace": "default"}}
+    return [config, dropped] if mark == "v1" else [config]
 
 
 def value(rig: Rig, cluster: str, name: str) -> str:
-    found = rig.clusters[cluster].get(MAPS, "default", name)
-    return found["data"]["k"] if found else ""
+    live = rig.clusters[cluster].get(MAPS, "default", name)
+    return live["data"]["k"] if live else ""
 
 
 class Story:
@@ -59,7 +59,7 @@ class Story:
         Whatever has the second revision is on record as having it.
         """
         rollout = self.rig.resource(self.name)["status"]["rollout"]
-        behind = {name for one in rollout.get("behind", []) for name in one["clusters"]}
+        behind = {name for entry in rollout.get("behind", []) for name in entry["clusters"]}
         has_it = {name for name in NAMES if value(self.rig, name, self.name) == "v2"}
         assert behind.isdisjoint(has_it)
         assert not has_it or rollout["revision"] == 2
@@ -70,7 +70,7 @@ class Story:
 
     @property
     def has_vote(self) -> bool:
-        return any(f".{self.name}." in one and ".canary." in one for one in self.rig.votes)
+        return any(f".{self.name}." in vote and ".canary." in vote for vote in self.rig.votes)
 
     def vote(self, wave: str) -> None:
         rollout = self.rig.resource(self.name)["status"]["rollout"]
@@ -110,15 +110,15 @@ class Story:
         for cluster in NAMES:
             assert value(self.rig, cluster, self.name) == "v2"
             assert value(self.rig, cluster, f"{self.name}-old") == ""
-        names = {one["name"] for one in status["intent"]["objects"]}
+        names = {entry["name"] for entry in status["intent"]["objects"]}
         assert names == {self.name}
         uid = self.rig.resource(self.name)["metadata"]["uid"]
-        kept = [
-            one
-            for one in self.rig.hub.list(REVISIONS)
-            if one["metadata"]["labels"]["fleetbus.dev/owner-uid"] == uid
+        revisions = [
+            revision
+            for revision in self.rig.hub.list(REVISIONS)
+            if revision["metadata"]["labels"]["fleetbus.dev/owner-uid"] == uid
         ]
-        assert max(one["revision"] for one in kept) == 2
+        assert max(revision["revision"] for revision in revisions) == 2
 
 
 @pytest.mark.full  # CI runs the cut of `make faults-distributor`

@@ -294,8 +294,8 @@ async def test_d17_a_template_that_fails_on_one_cluster_stops_its_wave(rig: Rig)
 
 async def test_d17_a_cut_message_of_a_gate_ends_in_an_ellipsis(rig: Rig):
     await on_v1(rig)
-    theirs = {"data": {"k": "theirs"}}
-    rig.clusters["t1"].patch(MAPS, "default", "m", theirs, manager=f"manager-{100 * 'x'}")
+    edit = {"data": {"k": "theirs"}}
+    rig.clusters["t1"].patch(MAPS, "default", "m", edit, manager=f"manager-{100 * 'x'}")
     rig.edit(template=config_map(k="v2"), policy={"drift": "Report"})
     await rounds(rig)
     assert rig.states()["t1"] == "Conflict/FieldConflict"

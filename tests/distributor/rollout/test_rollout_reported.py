@@ -20,15 +20,15 @@ def ready(rig: Rig) -> tuple[str, str]:
     resource, condition = rig.resource(), rig.condition()
     assert condition["observedGeneration"] == resource["metadata"]["generation"]
     assert resource["status"]["observedGeneration"] == condition["observedGeneration"]
-    shown = resource["status"]["summary"]["reason"]
-    assert shown == (condition["reason"] if condition["status"] == "False" else "Ready")
+    reason = resource["status"]["summary"]["reason"]
+    assert reason == (condition["reason"] if condition["status"] == "False" else "Ready")
     return condition["status"], condition["reason"]
 
 
 def events(rig: Rig) -> list[str]:
-    found = rig.hub.list("v1/events", "default")
-    found.sort(key=lambda one: int(one["metadata"]["resourceVersion"]))
-    reasons = [str(one["reason"]) for one in found if one["involvedObject"]["name"] == "x"]
+    emitted = rig.hub.list("v1/events", "default")
+    emitted.sort(key=lambda event: int(event["metadata"]["resourceVersion"]))
+    reasons = [str(event["reason"]) for event in emitted if event["involvedObject"]["name"] == "x"]
     return [reason for reason in reasons if reason.startswith(_OF_ROLLOUTS)]
 
 
@@ -72,7 +72,7 @@ async def test_d17_each_change_of_a_rollout_is_one_event(rig: Rig):
     await on_v1(rig)
     waves = ["WaveOpened", "WavePassed", "WaveOpened", "WavePassed"]
     assert events(rig) == [*waves, "RolloutComplete"]
-    seen = len(events(rig))
+    count = len(events(rig))
     rig.edit(template=config_map(k="v2"), rollout=GATED)
     await rounds(rig)
     rig.edit(rollout=GATED | {"paused": True})
@@ -81,16 +81,16 @@ async def test_d17_each_change_of_a_rollout_is_one_event(rig: Rig):
     await rounds(rig)
     vote(rig, "canary", "tests", vote="pass")
     await rounds(rig)
-    assert events(rig)[seen:] == [
+    assert events(rig)[count:] == [
         *("WaveOpened", "Paused", "Resumed", "WavePassed"),
         *("WaveOpened", "WavePassed", "RolloutComplete"),
     ]
-    seen = len(events(rig))
+    count = len(events(rig))
     rig.edit(template=config_map(k="v1"))
     await rounds(rig)
     vote(rig, "canary", "tests", vote="fail")
     await rounds(rig)
-    assert events(rig)[seen:] == ["Undone", "WaveOpened", "WaveFailed"]
-    seen = len(events(rig))
+    assert events(rig)[count:] == ["Undone", "WaveOpened", "WaveFailed"]
+    count = len(events(rig))
     await rounds(rig)
-    assert events(rig)[seen:] == []
+    assert events(rig)[count:] == []

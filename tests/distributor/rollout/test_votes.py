@@ -55,13 +55,13 @@ async def test_d19_a_vote_enqueues_its_resource(nats_url: str, valkey_url: str, 
 
 @pytest.mark.parametrize("body", [b"yes", b'{"vote": "yes"}', b'{"pass": true}', b"\xff\x00"])
 def test_d19_a_vote_that_cannot_be_read_counts_as_none_and_says_what_is_expected(body: bytes):
-    found = read_vote(body, SUBJECT)
-    assert found.state is GateState.PENDING
-    assert '{"vote": "pass"}' in found.message
-    assert SUBJECT in found.message
+    vote = read_vote(body, SUBJECT)
+    assert vote.state is GateState.PENDING
+    assert '{"vote": "pass"}' in vote.message
+    assert SUBJECT in vote.message
 
 
 def test_the_reason_of_a_vote_is_short_and_printable():
-    found = read_vote(encode_vote(Vote(vote="fail", reason="a\x1b[31m\n" + "x" * 999)), SUBJECT)
-    assert found.message.startswith("a [31m xxx")
-    assert len(found.message) == 200
+    vote = read_vote(encode_vote(Vote(vote="fail", reason="a\x1b[31m\n" + "x" * 999)), SUBJECT)
+    assert vote.message.startswith("a [31m xxx")
+    assert len(vote.message) == 200

@@ -99,8 +99,8 @@ def test_a_table_has_a_row_for_any_object(sample: tuple[str, list[bytes]]):
         except ValueError:
             continue
         trees.append(tree)
-    for shown in (columns_of(known(resource)), COLUMNS):
-        columns = columns_in_list(shown, (("eu1", tree) for tree in trees))("eu1")
+    for column_set in (columns_of(known(resource)), COLUMNS):
+        columns = columns_in_list(column_set, (("eu1", tree) for tree in trees))("eu1")
         for tree in trees:
             msgspec.json.encode(CellCosts().cells(columns, tree))
 
@@ -131,7 +131,9 @@ def test_the_owners_and_variants_of_any_object_are_found(sample: tuple[str, list
     resource, changed = sample
     outlier = Outlier(b"prod/web")
     for body in changed:
-        msgspec.json.encode([one.name for one in references_of(entry(body), known(resource), 0)])
+        msgspec.json.encode(
+            [reference.name for reference in references_of(entry(body), known(resource), 0)]
+        )
         add_object(outlier, resource, entry(body))
         project(entry(body), PATHS)
         for read in (*map(field_reader, PATHS), partial(read_variant, resource)):

@@ -96,32 +96,32 @@ class Model:
         values = self.chance.sample(["Running", "1", "i1", "web", "o3", "1Gi", ""], k=2)
         match self.chance.randint(0, 3):
             case 0:
-                text, wanted, is_equal = f"{path}={values[0]}", values[:1], True
+                text, expected, is_equal = f"{path}={values[0]}", values[:1], True
             case 1:
-                text, wanted, is_equal = f"{path}!={values[0]}", values[:1], False
+                text, expected, is_equal = f"{path}!={values[0]}", values[:1], False
             case 2:
-                text, wanted, is_equal = f"{path} in ({values[0]},{values[1]})", values, True
+                text, expected, is_equal = f"{path} in ({values[0]},{values[1]})", values, True
             case _:
-                text, wanted, is_equal = f"{path} notin ({values[0]},{values[1]})", values, False
+                text, expected, is_equal = f"{path} notin ({values[0]},{values[1]})", values, False
         # An empty one at the end of a set is none.
-        wanted = [one for one in wanted if one or "in (" not in text]
+        expected = [value for value in expected if value or "in (" not in text]
 
         def holds(tree: dict[str, Any]) -> bool:
-            found = texts_of(FieldPath.parse(path).read(tree))
-            return any(one in wanted for one in found) is is_equal
+            texts = texts_of(FieldPath.parse(path).read(tree))
+            return any(one in expected for one in texts) is is_equal
 
         return {"fieldSelector": text}, holds
 
     def matching(self, holds: Callable[[Any], bool], *, keyed: bool) -> list[_Key]:
         """The objects that satisfy a selector, in the order of lists."""
-        found: list[_Key] = []
+        matches: list[_Key] = []
         for key, tree in self.objects.items():
-            known = tree
+            content = tree
             if tree is None and keyed:
-                known = {"metadata": {"namespace": key[1], "name": key[2]}}
-            if known is not None and holds(known):
-                found.append(key)
-        return sorted(found)
+                content = {"metadata": {"namespace": key[1], "name": key[2]}}
+            if content is not None and holds(content):
+                matches.append(key)
+        return sorted(matches)
 
     def ranks(self, key: _Key, path: str, *, is_descending: bool) -> Any:
         tree = self.objects[key]
@@ -133,24 +133,24 @@ class Model:
 
 async def listed(api: QueryApi, **query: Any) -> list[_Key]:
     """All pages of a list."""
-    found: list[_Key] = []
+    objects: list[_Key] = []
     token = ""
     while True:
         answer = await api.get("/fleet/v1/resources/pods", **query, **{"continue": token})
         assert answer.status_code == 200, answer.text
         page = answer.json()
-        found += [(item["cluster"], *_names_of(item)) for item in page["items"]]
+        objects += [(item["cluster"], *_names_of(item)) for item in page["items"]]
         if page["remaining"] is not None:
             assert bool(page["remaining"]) is bool(page["continue"])
         token = page["continue"]
         if not token:
-            return found
+            return objects
 
 
 def _names_of(item: dict[str, Any]) -> tuple[str, str]:
     tree: dict[str, Any] | None = item["object"]
-    known: dict[str, Any] = item if tree is None else tree["metadata"]
-    return known["namespace"], known["name"]
+    identity: dict[str, Any] = item if tree is None else tree["metadata"]
+    return identity["namespace"], identity["name"]
 
 
 @pytest.mark.longer
@@ -177,7 +177,7 @@ async def test_a4_every_answer_is_that_of_all_objects(api: QueryApi, mode: str, 
         assert await listed(api, limit=limit, sort=sort, **query) == expected, (query, sort)
 
         answer = (await api.get("/fleet/v1/counts/pods", by="cluster", **query)).json()
-        counts = {one["values"]["cluster"]: one["count"] for one in answer["groups"]}
+        counts = {group["values"]["cluster"]: group["count"] for group in answer["groups"]}
         assert counts == {c: n for c in ("c1", "c2", "c3") if (n := _count(expected, c))}, query
         undecided = {key[0] for key, tree in model.objects.items() if tree is None}
         assert set(answer["incomplete"]) == (set() if keyed else undecided), query

@@ -86,7 +86,7 @@ async def test_a4_a_cluster_with_an_unreadable_object_is_incomplete(api: QueryAp
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "shown"),
+    ("left", "right", "expected"),
     [
         ({"a": {"b": 1}}, {"a": 2}, {"spec.a": ['{"b":1}', 2]}),
         ({"a": [1]}, {"a": [1, {"b": [2]}]}, {"spec.a[1]": [None, '{"b":[2]}']}),
@@ -95,18 +95,18 @@ async def test_a4_a_cluster_with_an_unreadable_object_is_incomplete(api: QueryAp
     ],
 )
 async def test_maps_and_lists_are_shown_by_their_values(
-    api: QueryApi, left: Any, right: Any, shown: dict[str, list[Any]]
+    api: QueryApi, left: Any, right: Any, expected: dict[str, list[Any]]
 ):
     for cluster, spec in (("c1", left), ("c2", right)):
         await api.add_cluster(cluster)
         await api.add(cluster, "apps/deployments", "web", spec=spec)
     (item,) = (await ask(api))["items"]
-    digests = {one["clusters"][0]: one["digest"] for one in item["variants"]}
+    digests = {variant["clusters"][0]: variant["digest"] for variant in item["variants"]}
     values = {
-        one["path"]: [one["values"][digests[cluster]] for cluster in ("c1", "c2")]
-        for one in item["differences"]
+        difference["path"]: [difference["values"][digests[cluster]] for cluster in ("c1", "c2")]
+        for difference in item["differences"]
     }
-    assert values == shown
+    assert values == expected
 
 
 async def test_the_owner_is_that_which_every_object_names(api: QueryApi):
@@ -226,6 +226,6 @@ async def test_a4_an_object_too_deep_to_compare_is_left_out_and_said(api: QueryA
     for cluster in ("c1", "c2"):
         deep = '{"metadata":{"name":"deep"},"spec":' + "[" * 450 + "1" + "]" * 450 + "}"
         await api.add_body(cluster, "apps/deployments", "deep", deep.encode())
-    found = await ask(api)
-    assert [item["name"] for item in found["items"]] == ["web"]
-    assert found["incomplete"] == ["c1", "c2"]
+    answer = await ask(api)
+    assert [item["name"] for item in answer["items"]] == ["web"]
+    assert answer["incomplete"] == ["c1", "c2"]

@@ -76,14 +76,14 @@ def test_a5_a_row_that_changes_again_while_it_is_read_is_read_again():
 
 async def test_a4_an_object_of_which_one_of_two_fields_is_unknown_is_undecided():
     """A number beyond a double makes the field unreadable that has it, and no other one."""
-    known, unknown = FieldColumn(0), FieldColumn(1)
-    known.insert(0, "Running")
+    readable, unknown = FieldColumn(0), FieldColumn(1)
+    readable.insert(0, "Running")
     fields = FieldSelector.parse("status.phase=Running,spec.nodeName!=x")
-    columns = {PHASE: known, NODE: unknown}
+    columns = {PHASE: readable, NODE: unknown}
     conditions = field_conditions(fields)
     segment = Segment("eu1", [KEY], [1], columns, 0, 1, conditions, is_kept=True)
-    found = await find_matches(segment, None, TimeSlices())
-    assert (found.rows, found.undecided) == ([], 1)
+    matches = await find_matches(segment, None, TimeSlices())
+    assert (matches.rows, matches.undecided) == ([], 1)
 
 
 def test_p13_a_token_from_before_the_last_writes_were_lost_has_expired():

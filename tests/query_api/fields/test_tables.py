@@ -84,9 +84,9 @@ async def tables_rig(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> AsyncGene
     read = reader.rows.read
 
     async def counted(*args: Any, **fields: Any) -> Any:
-        found = await read(*args, **fields)
-        reads.append(len(found))
-        return found
+        table = await read(*args, **fields)
+        reads.append(len(table))
+        return table
 
     monkeypatch.setattr(reader.rows, "read", counted)
     tables = FieldTables(reader=reader, tail=tail, slices=TimeSlices(), most_bytes=_MUCH)
@@ -96,8 +96,8 @@ async def tables_rig(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> AsyncGene
 
 @pytest.fixture
 async def rig(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Rig]:
-    async with tables_rig(redis, monkeypatch) as found:
-        yield found
+    async with tables_rig(redis, monkeypatch) as opened:
+        yield opened
 
 
 async def test_a5_a_field_is_read_once_and_then_only_what_has_changed(rig: Rig):
@@ -113,8 +113,8 @@ async def test_a5_a_field_is_read_once_and_then_only_what_has_changed(rig: Rig):
     await rig.put("o007", "Failed")
     await rig.put("new", "Pending")
     await rig.delete("o100")
-    found = await rig.values() or {}
-    assert (found["o007"], found["new"], "o100" in found) == ("Failed", "Pending", False)
+    values = await rig.values() or {}
+    assert (values["o007"], values["new"], "o100" in values) == ("Failed", "Pending", False)
     assert rig.reads == [3]
 
 
@@ -129,8 +129,8 @@ async def test_a8_reads_are_bounded_in_bytes(rig: Rig, monkeypatch: pytest.Monke
 async def test_questions_at_the_same_time_read_a_field_once(rig: Rig):
     for number in range(100):
         await rig.put(f"o{number}", "Running")
-    found = await asyncio.gather(*(rig.values() for _ in range(5)), rig.values(NODE))
-    assert all(len(one or {}) == 100 for one in found)
+    answers = await asyncio.gather(*(rig.values() for _ in range(5)), rig.values(NODE))
+    assert all(len(answer or {}) == 100 for answer in answers)
     assert sum(rig.reads) == 200
 
 
@@ -246,18 +246,18 @@ async def test_a5_what_changes_while_a_field_is_read_is_in_the_next_answer(
     read = rig.reader.rows.read
 
     async def changing(*args: Any, **fields: Any) -> Any:
-        found = await read(*args, **fields)
+        table = await read(*args, **fields)
         if len(rig.reads) < 3:  # after some were read, before they are taken
             await rig.put("o001", f"phase {len(rig.reads)}")
             await rig.put("zzz", "Pending")
             await rig.delete("o002")
-        return found
+        return table
 
     monkeypatch.setattr(rig.reader.rows, "read", changing)
     await rig.values()
-    found = await rig.values() or {}
-    assert (found["o001"], found["zzz"], "o002" in found) == ("phase 2", "Pending", False)
-    assert len(found) == 120
+    values = await rig.values() or {}
+    assert (values["o001"], values["zzz"], "o002" in values) == ("phase 2", "Pending", False)
+    assert len(values) == 120
 
 
 async def test_a5_a_table_that_is_lost_while_it_is_read_is_read_again(
@@ -267,13 +267,13 @@ async def test_a5_a_table_that_is_lost_while_it_is_read_is_read_again(
     read = rig.reader.rows.read
 
     async def losing(*args: Any, **fields: Any) -> Any:
-        found = await read(*args, **fields)
+        table = await read(*args, **fields)
         if len(rig.reads) == 1:
             await rig.put("web", "Failed")
             await rig.put("db", "Running")
             await redis.xtrim(SnapshotKeys().feed(0), maxlen=1, approximate=False)
             await rig.tables.catch_up()
-        return found
+        return table
 
     monkeypatch.setattr(rig.reader.rows, "read", losing)
     assert await rig.values() == {"db": "Running", "web": "Failed"}

@@ -18,10 +18,10 @@ async def test_a9_all_changes_are_found_however_many_are_read_at_a_time(past_api
     await past_api.add_cluster("eu1", "core/pods")
     names = [f"p{n}" for n in range(150)]
     start = await past_api.past.record(
-        *(EU1.added(one, 10 + n, body=pod(one, 10 + n)) for n, one in enumerate(names))
+        *(EU1.added(name, 10 + n, body=pod(name, 10 + n)) for n, name in enumerate(names))
     )
     await past_api.past.record(
-        *(EU1.modified(one, 500 + n, body=pod(one, 500 + n, "b")) for n, one in enumerate(names))
+        *(EU1.modified(name, 500 + n, body=pod(name, 500 + n, "b")) for n, name in enumerate(names))
     )
     answer = (await past_api.get("/fleet/v1/changes", since=rfc3339(start), limit=500)).json()
     assert answer["changedObjects"] == len(names)
@@ -33,11 +33,11 @@ async def test_a9_what_is_deleted_again_and_again_counts_once(past_api: PastApi)
     owner = {"ownerReferences": [{"uid": "x", "kind": "ReplicaSet", "name": "x"}]}
     names, owned = ("gone", "back"), ("owned-gone", "owned-back")
     start = await past_api.past.record(
-        *(EU1.added(one, 10, body=pod(one, 10)) for one in names),
-        *(EU1.added(one, 10, metadata=owner) for one in owned),
+        *(EU1.added(name, 10, body=pod(name, 10)) for name in names),
+        *(EU1.added(name, 10, metadata=owner) for name in owned),
     )
     for version in (20, 30):
-        for one, more in (*((one, {}) for one in names), *((one, owner) for one in owned)):
+        for one, more in (*((name, {}) for name in names), *((name, owner) for name in owned)):
             await past_api.past.record(
                 EU1.deleted(one, version, metadata=more), EU1.added(one, version + 1, metadata=more)
             )

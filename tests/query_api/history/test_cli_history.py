@@ -91,10 +91,10 @@ async def deleted(
     group, _, plural = resource.partition("/")
     source = Source(cluster=cluster, group=group, resource=plural)
     namespace = parts.get("namespace", "prod")
-    known = body(name, 10, **parts)
+    content = body(name, 10, **parts)
     for event in (
-        source.added(name, 10, body=known, namespace=namespace),
-        source.deleted(name, 11, body=known, namespace=namespace),
+        source.added(name, 10, body=content, namespace=namespace),
+        source.deleted(name, 11, body=content, namespace=namespace),
     ):
         origin = Incarnation(event.incarnation.number, uid)
         await api.past.record(msgspec.structs.replace(event, incarnation=origin))
@@ -129,17 +129,22 @@ async def test_a9_get_as_of_a_time_and_get_deleted(past_api: PastApi, run: Run):
 
 @pytest.mark.usefixtures("eu1")
 async def test_a9_diff_says_in_how_many_clusters_what_changed(past_api: PastApi, run: Run):
-    sources = [Source(cluster=one, group="apps", resource="deployments") for one in ("eu1", "us1")]
+    sources = [
+        Source(cluster=cluster, group="apps", resource="deployments") for cluster in ("eu1", "us1")
+    ]
     start = await past_api.past.record(
-        *(one.added("web", 10, body=body("web", 10, spec={"image": "a"})) for one in sources),
-        *(one.added("api", 11, body=body("api", 11, spec={"image": "a"})) for one in sources),
+        *(source.added("web", 10, body=body("web", 10, spec={"image": "a"})) for source in sources),
+        *(source.added("api", 11, body=body("api", 11, spec={"image": "a"})) for source in sources),
     )
     await past_api.past.record(
-        *(one.modified("web", 12, body=body("web", 12, spec={"image": "b"})) for one in sources),
+        *(
+            source.modified("web", 12, body=body("web", 12, spec={"image": "b"}))
+            for source in sources
+        ),
         sources[0].modified("api", 13, body=body("api", 13, spec={"image": "c\n"})),
     )
-    found = await run("diff", "deploy", "--since", rfc3339(start))
-    assert found.out.splitlines() == [
+    ended = await run("diff", "deploy", "--since", rfc3339(start))
+    assert ended.out.splitlines() == [
         "Deployment prod/web modified in 2 clusters: eu1, us1",
         "    spec.image: a → b",
         "Deployment prod/api modified in 1 of 2 clusters: eu1",
@@ -149,7 +154,7 @@ async def test_a9_diff_says_in_how_many_clusters_what_changed(past_api: PastApi,
     nothing = await run("diff", "--since", "0s")
     assert "Nothing changed since" in nothing.err
     full = await run("diff", "apps/v1/deployments", "--since", rfc3339(start))
-    assert full.out == found.out
+    assert full.out == ended.out
     groups = json.loads((await run("diff", "--since", rfc3339(start), "-o", "json")).out)["groups"]
     assert len(groups) == 2
 
@@ -200,8 +205,8 @@ async def test_a9_what_a_list_has_shown_first_is_unknown_before(
     ]
     await past_api.past.record(*listed)
     output = () if form == "table" else ("-o", form)
-    found = await run(*words, rfc3339(start), *output)
-    warnings = [line for line in found.err.splitlines() if "unknown at that time" in line]
+    ended = await run(*words, rfc3339(start), *output)
+    warnings = [line for line in ended.err.splitlines() if "unknown at that time" in line]
     assert len(warnings) == 1
     assert "100 objects or more, such as eu1 core/configmaps prod/cm-" in warnings[0]
     known_from = warnings[0].rpartition(" ")[2]
@@ -217,15 +222,17 @@ async def test_a9_a_list_of_the_past_says_to_a_program_what_is_unknown(past_api:
     for resource in ("configmaps", "secrets"):
         source = Source(cluster="eu1", resource=resource)
         await past_api.past.record(source.listed("web", 10, body=body("web", 10)))
-    found = json.loads(
+    answer = json.loads(
         (await run("get", "cm,secrets", "--as-of", rfc3339(start), "-o", "json")).out
     )
-    assert found["items"] == []
-    assert found["asOf"] == rfc3339(start)
-    resources = [(one["resource"], one["name"]) for one in found["undetermined"]]
+    assert answer["items"] == []
+    assert answer["asOf"] == rfc3339(start)
+    resources = [(entry["resource"], entry["name"]) for entry in answer["undetermined"]]
     assert resources == [("core/configmaps", "web"), ("core/secrets", "web")]
-    assert all(one["reason"] and one["knownFrom"] > found["asOf"] for one in found["undetermined"])
-    again = await run("get", "cm", "--as-of", found["undetermined"][1]["knownFrom"], "-o", "json")
+    assert all(
+        entry["reason"] and entry["knownFrom"] > answer["asOf"] for entry in answer["undetermined"]
+    )
+    again = await run("get", "cm", "--as-of", answer["undetermined"][1]["knownFrom"], "-o", "json")
     assert json.loads(again.out)["undetermined"] == []
     now = json.loads((await run("get", "cm", "-o", "json")).out)
     assert not {"asOf", "undetermined"} & now.keys()
@@ -237,8 +244,8 @@ async def test_a9_a_timeline_is_readable(past_api: PastApi, run: Run):
         EU1.added("web", 10, body=pod("web", 10, "a")),
         EU1.modified("web", 11, body=pod("web", 11, "b")),
     )
-    found = await run("timeline", "eu1", "pods", "prod/web")
-    first, second, change = found.out.splitlines()
+    ended = await run("timeline", "eu1", "pods", "prod/web")
+    first, second, change = ended.out.splitlines()
     assert "added, version 10, on the bus" in first
     assert "modified, version 11" in second
     assert change.strip() == "spec.containers[0].image: a → b"
@@ -246,7 +253,7 @@ async def test_a9_a_timeline_is_readable(past_api: PastApi, run: Run):
     await past_api.past.record(EU1.modified("web", 12, body=msgspec.json.encode(ready)))
     assert "status" in (await run("timeline", "eu1", "pods", "prod/web")).out
     short = await run("timeline", "eu1", "pods", "prod/web", "--no-status")
-    assert short.out == found.out
+    assert short.out == ended.out
     assert "only the status changed: 1." in short.err
     missing = await run("timeline", "eu1", "pods", "prod/none")
     assert (missing.status, "no such object" in missing.err) == (1, True)
@@ -266,9 +273,9 @@ async def test_a_change_brings_nothing_that_a_terminal_obeys(past_api: PastApi, 
         for tree in [{"metadata": {}, "spec": {"\x1b[2J": "\x1b]0;owned\x07" * version}}]
     ]
     for words in (("diff", "--since", rfc3339(times[0])), ("timeline", "eu1", "pods", "prod/web")):
-        found = await run(*words)
-        assert "?[2J" in found.out, words
-        assert all(line.isprintable() for line in found.out.splitlines()), found.out
+        ended = await run(*words)
+        assert "?[2J" in ended.out, words
+        assert all(line.isprintable() for line in ended.out.splitlines()), ended.out
 
 
 async def test_a9_restore_is_a_dry_run_and_then_puts_back(
@@ -297,7 +304,7 @@ async def test_a9_restore_is_a_dry_run_and_then_puts_back(
     assert eu1.get("v1/namespaces", None, "prod") is None
     answer = await run("restore", *flags, "--apply", "-o", "json")
     results = {
-        one["name"]: (one["result"], one["reason"]) for one in json.loads(answer.out)["items"]
+        item["name"]: (item["result"], item["reason"]) for item in json.loads(answer.out)["items"]
     }
     assert results["prod"] == results["base"] == results["leaf"] == ("restored", "")
     assert "its controller recreates it: ReplicaSet rs" in results["web-1"][1]
@@ -324,8 +331,8 @@ async def test_a9_restore_of_a_namespace_begins_with_the_namespace_itself(
     await deleted(past_api, "core/namespaces", "other", namespace="")
     await deleted(past_api, "core/configmaps", "base", data={"a": "b"})
     flags = ("--since", "5m", "--kubeconfig", str(tmp_path / "kubeconfig"), "--apply")
-    found = await run("restore", "-n", "prod", *flags)
-    assert found.status == 0, found.out
+    ended = await run("restore", "-n", "prod", *flags)
+    assert ended.status == 0, ended.out
     assert eu1.get("v1/configmaps", "prod", "base") is not None
     assert eu1.get("v1/namespaces", None, "other") is None
 
@@ -392,9 +399,9 @@ async def test_s1_restore_leaves_out_what_was_not_published_whole(
     await deleted(past_api, "core/configmaps", "cut", data={"a": ["b", {"c": "<redacted>"}]})
     await deleted(past_api, "core/configmaps", "shown", metadata={"name": "written"})
     flags = ("--since", "5m", "--kubeconfig", str(tmp_path / "kubeconfig"), "--apply")
-    found = (await run("restore", "cm", *flags)).out
-    assert "some of its values were redacted" in found
-    assert "its last state is that of another object" in found
+    output = (await run("restore", "cm", *flags)).out
+    assert "some of its values were redacted" in output
+    assert "its last state is that of another object" in output
     assert eu1.get("v1/configmaps", "prod", "cut") is None
     assert eu1.get("v1/configmaps", "prod", "written") is None
 
@@ -436,12 +443,12 @@ async def test_a9_restore_writes_nothing_if_the_deletions_of_one_type_cannot_be_
     monkeypatch.setattr(restore, "read_deleted", read)
     flags = ("--since", "5m", "--kubeconfig", str(tmp_path / "kubeconfig"), "--apply")
     for words in ((), ("cm,deployments.apps",)):
-        found = await run("restore", *words, *flags)
-        assert (found.status, found.out) == (1, "")
+        ended = await run("restore", *words, *flags)
+        assert (ended.status, ended.out) == (1, "")
         assert (
             "nothing was restored: it is unknown which deployments.apps were deleted: the stream"
             " cannot be read"
-        ) in found.err
+        ) in ended.err
     assert eu1.get("v1/configmaps", "prod", "base") is None
 
 
@@ -467,10 +474,10 @@ async def test_an_interrupted_restore_reports_what_it_has_done(
     argv = ("restore", "cm", "--since", "5m", "--apply", "--kubeconfig", f"{tmp_path}/kubeconfig")
 
     await asyncio.to_thread(call, argv)  # click turns the interruption into a status
-    found = Ended.read(130, capsys)
-    assert [(row[3], row[-1]) for row in found.rows[1:]] == [("a", "restored")]
+    ended = Ended.read(130, capsys)
+    assert [(row[3], row[-1]) for row in ended.rows[1:]] == [("a", "restored")]
     assert "interrupted: the other 2 objects were not reached, or are not known to be back" in (
-        found.err
+        ended.err
     )
 
 
@@ -486,7 +493,7 @@ async def test_a_hostile_last_state_stops_no_other_restore(
     await deleted(past_api, "core/configmaps", "c", metadata={"labels": [], "ownerReferences": [5]})
     await deleted(past_api, "core/configmaps", "last")
     flags = ("--since", "5m", "--kubeconfig", str(tmp_path / "kubeconfig"), "--apply")
-    found = await run("restore", "cm", *flags, "-o", "json")
-    results = {one["name"]: one["result"] for one in json.loads(found.out)["items"]}
+    ended = await run("restore", "cm", *flags, "-o", "json")
+    results = {item["name"]: item["result"] for item in json.loads(ended.out)["items"]}
     assert results["b"] == "failed"
     assert results["a"] == results["last"] == "restored"

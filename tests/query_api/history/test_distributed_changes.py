@@ -98,16 +98,18 @@ async def test_a9_changes_name_the_multiclusterresource_and_its_reports(past_api
         return answer.json()
 
     found = await changes()
-    shown = {group["name"]: (group["change"], group["writtenBy"]) for group in found["groups"]}
-    assert shown == {"web": ("modified", MCR), "gone": ("deleted", MCR)}
+    by_name = {group["name"]: (group["change"], group["writtenBy"]) for group in found["groups"]}
+    assert by_name == {"web": ("modified", MCR), "gone": ("deleted", MCR)}
     assert (found["changedObjects"], found["ownedObjects"]) == (2, 2)
-    reports = [(one["event"], one["clusters"], one["count"]) for one in found["distribution"]]
+    reports = [
+        (entry["event"], entry["clusters"], entry["count"]) for entry in found["distribution"]
+    ]
     assert reports == [
         ("undone", [], 1),
         ("wave-failed", [], 1),
         ("corrected", ["eu1", "us1"], 3),
     ]
-    (corrected,) = [one for one in found["distribution"] if one["event"] == "corrected"]
+    (corrected,) = [entry for entry in found["distribution"] if entry["event"] == "corrected"]
     assert corrected["owner"] == MCR
     assert corrected["objects"] == [
         {"object": "Pod prod/web", "field": ".spec.x", "manager": "kubectl"}
@@ -117,7 +119,7 @@ async def test_a9_changes_name_the_multiclusterresource_and_its_reports(past_api
     assert {group["name"] for group in everything["groups"]} == {"web", "gone", "child", "copy"}
 
     async def events(**query: Any) -> list[str]:
-        return [one["event"] for one in (await changes(**query))["distribution"]]
+        return [entry["event"] for entry in (await changes(**query))["distribution"]]
 
     assert await events(resource="pods") == ["corrected"], "only of objects of that type"
     await publish(past_api, DistributionVerb.CONFLICT, "eu1", objects=[namesake])

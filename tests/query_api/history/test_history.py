@@ -105,8 +105,8 @@ async def test_w6_a_list_as_of_a_time_has_what_left_the_selection_since(past_api
     assert await past_api.names() == []
     assert await as_of(past_api, at) == ["eu1/web"]
     assert (await past_api.get("/fleet/v1/deleted/pods", since=start)).json()["items"] == []
-    found = (await past_api.get("/fleet/v1/changes", since=start)).json()
-    assert found["groups"] == [], "it may still exist as it was"
+    answer = (await past_api.get("/fleet/v1/changes", since=start)).json()
+    assert answer["groups"] == [], "it may still exist as it was"
 
 
 async def test_a9_all_pages_are_of_the_same_time(past_api: PastApi):
@@ -117,19 +117,19 @@ async def test_a9_all_pages_are_of_the_same_time(past_api: PastApi):
     await past_api.past.record(
         *(EU1.deleted(name, 30) for name in names[::2]), EU1.added("pod-x", 40)
     )
-    found: list[str] = []
+    listed: list[str] = []
     token = ""
     while True:
         query = {"limit": 2, **({"continue": token} if token else {"asOf": rfc3339(at)})}
         query |= {"asOf": "0s"} if token else {}
         answer = (await past_api.get("/fleet/v1/resources/pods", **query)).json()
         assert answer["asOf"] == rfc3339(at)
-        found += [item["object"]["metadata"]["name"] for item in answer["items"]]
+        listed += [item["object"]["metadata"]["name"] for item in answer["items"]]
         assert len(answer["items"]) <= 2
         token = answer["continue"]
         if not token:
             break
-    assert found == names
+    assert listed == names
     other = await past_api.get("/fleet/v1/resources/pods", asOf="0s", limit=1)
     broken = await past_api.get(
         "/fleet/v1/resources/pods",
@@ -187,20 +187,20 @@ async def test_a9_deletions_have_the_last_state_and_the_cause(past_api: PastApi)
     selected = (
         await past_api.get("/fleet/v1/deleted/pods", labelSelector="app=web", limit=1)
     ).json()
-    assert [one["name"] for one in selected["items"]] == ["web"]
+    assert [item["name"] for item in selected["items"]] == ["web"]
     last = (await past_api.get("/fleet/v1/deleted/pods", limit=1)).json()
-    assert ([one["name"] for one in last["items"]], last["remaining"]) == (["db"], 1)
+    assert ([item["name"] for item in last["items"]], last["remaining"]) == (["db"], 1)
 
 
 async def test_a9_the_cause_of_a_deletion_is_that_of_its_group(past_api: PastApi):
     """It was found by kind and name; and never for an object that is in no namespace."""
-    one, two, nodes = (
+    first, two, nodes = (
         Source(cluster="us1", group=f"{group}.example", resource="pods")
         for group in ("one", "two", "nodes")
     )
     await past_api.add_cluster("us1", "one.example/pods", "two.example/pods", "nodes.example/pods")
     await past_api.past.record(
-        *(source.deleted("web", 5, body=pod("web", 4)) for source in (one, two)),
+        *(source.deleted("web", 5, body=pod("web", 4)) for source in (first, two)),
         nodes.deleted("web", 6, body=pod("web", 4), namespace=""),
     )
     await past_api.add_cluster("hub", "fleetbus.dev/multiclusterresources")
@@ -210,12 +210,12 @@ async def test_a9_the_cause_of_a_deletion_is_that_of_its_group(past_api: PastApi
         """Report that an object of this version was deleted; return the causes after that."""
         affected = AffectedObject(object="Pod prod/web", api_version=version)
         await past_api.past.bus.request(*deleted_by(name, "us1", affected))
-        found: list[str] = []
+        causers: list[str] = []
         for group in ("one", "two", "nodes"):
             path = f"/fleet/v1/deleted/pods.{group}.example"
             (item,) = (await past_api.get(path)).json()["items"]
-            found.append((item["deletedBy"] or {"name": ""})["name"])
-        return found
+            causers.append((item["deletedBy"] or {"name": ""})["name"])
+        return causers
 
     assert await causes("v1", "a-core-pod") == ["", "", ""]
     assert await causes("one.example/v2", "first") == ["first", "", ""]
@@ -251,12 +251,12 @@ async def test_a9_a_timeline_shows_what_each_change_changed(past_api: PastApi):
 async def test_a9_changes_are_grouped_over_clusters(past_api: PastApi):
     names = ("eu1", "us1")
     start = await past_api.past.record(
-        *(DEPLOYMENTS[one].added("web", 10, body=deployment("web", 10, "a")) for one in names),
-        *(DEPLOYMENTS[one].added("api", 11, body=deployment("api", 11, "a")) for one in names),
+        *(DEPLOYMENTS[name].added("web", 10, body=deployment("web", 10, "a")) for name in names),
+        *(DEPLOYMENTS[name].added("api", 11, body=deployment("api", 11, "a")) for name in names),
         EU1.added("p", 3, body=pod("p", 3, ownerReferences=[{"uid": "x"}])),
     )
     changed = await past_api.past.record(
-        *(DEPLOYMENTS[one].modified("web", 12, body=deployment("web", 12, "b")) for one in names),
+        *(DEPLOYMENTS[name].modified("web", 12, body=deployment("web", 12, "b")) for name in names),
         DEPLOYMENTS["eu1"].modified("api", 13, body=deployment("api", 13, "c")),
         DEPLOYMENTS["us1"].modified("api", 14, body=deployment("api", 14, "a", readyReplicas=1)),
         DEPLOYMENTS["eu1"].added("brief", 15, body=deployment("brief", 15, "a")),
@@ -273,8 +273,8 @@ async def test_a9_changes_are_grouped_over_clusters(past_api: PastApi):
         return answer.json()
 
     found = await changes(since=rfc3339(start), until=rfc3339(changed))
-    shown = [(g["name"], g["change"], g["clusters"], g["others"]) for g in found["groups"]]
-    assert shown == [
+    groups = [(g["name"], g["change"], g["clusters"], g["others"]) for g in found["groups"]]
+    assert groups == [
         ("web", "modified", ["eu1", "us1"], []),
         ("api", "modified", ["eu1"], []),
     ]
@@ -282,8 +282,8 @@ async def test_a9_changes_are_grouped_over_clusters(past_api: PastApi):
     assert found["groups"][0]["differences"] == [{"path": image, "before": "a", "after": "b"}]
     assert (found["changedObjects"], found["ownedObjects"]) == (3, 1)
     now = await changes(since=rfc3339(start))
-    shown = [(g["name"], g["change"], g["clusters"], g["others"]) for g in now["groups"]]
-    assert shown == [
+    groups = [(g["name"], g["change"], g["clusters"], g["others"]) for g in now["groups"]]
+    assert groups == [
         ("web", "modified", ["eu1", "us1"], []),
         ("api", "deleted", ["us1"], ["eu1"]),
         ("api", "modified", ["eu1"], []),

@@ -25,8 +25,8 @@ EU1, US1 = Source(), Source(cluster="us1")
 
 @pytest.fixture
 async def files(tmp_path: Path) -> ArchiveFiles:
-    made = ArchiveFiles(tmp_path / "archive")
-    await made.chunk(
+    archive = ArchiveFiles(tmp_path / "archive")
+    await archive.chunk(
         1,
         3,
         events=[
@@ -36,8 +36,8 @@ async def files(tmp_path: Path) -> ArchiveFiles:
         ],
     )
     # The chunk with the sequence 4 is missing.
-    await made.chunk(5, 5, events=[US1.deleted("cache", 5, body=pod("cache", 5))])
-    return made
+    await archive.chunk(5, 5, events=[US1.deleted("cache", 5, body=pod("cache", 5))])
+    return archive
 
 
 @pytest.fixture
@@ -45,11 +45,11 @@ async def api(
     redis: Redis, valkey_url: str, nats_url: str, tmp_path: Path, files: ArchiveFiles
 ) -> AsyncGenerator[PastApi]:
     url = f"file://{files.folder}"
-    async with past_query_api(redis, valkey_url, nats_url, tmp_path, archive_url=url) as found:
+    async with past_query_api(redis, valkey_url, nats_url, tmp_path, archive_url=url) as server:
         for name in ("eu1", "us1"):
-            await found.add_cluster(name, "core/pods")
-        await found.past.record(EU1.modified("web", 10, body=pod("web", 10, "c")))
-        yield found
+            await server.add_cluster(name, "core/pods")
+        await server.past.record(EU1.modified("web", 10, body=pod("web", 10, "c")))
+        yield server
 
 
 async def test_a9_a_timeline_goes_on_in_the_archive(api: PastApi):
@@ -82,7 +82,7 @@ async def test_a9_what_a_first_change_in_the_archive_changed_is_not_guessed(
     path = "/fleet/v1/timeline/eu1/pods/prod/late"
     first, last = (await api.get(path, since=rfc3339(at(-1)))).json()["entries"]
     assert (first["resourceVersion"], first["differences"]) == ("6", [])
-    assert [one["after"] for one in last["differences"]] == ["z"]
+    assert [difference["after"] for difference in last["differences"]] == ["z"]
 
 
 async def test_a8_a_timeline_of_large_states_is_bounded(api: PastApi, files: ArchiveFiles):
@@ -103,13 +103,13 @@ async def test_a8_a_timeline_of_large_states_is_bounded(api: PastApi, files: Arc
 async def test_a9_deletions_go_on_in_the_archive(api: PastApi):
     await api.past.record(EU1.deleted("web", 11, body=pod("web", 10)))
     answer = (await api.get("/fleet/v1/deleted/pods", since=rfc3339(at(-1)))).json()
-    assert [(one["cluster"], one["name"]) for one in answer["items"]] == [
+    assert [(item["cluster"], item["name"]) for item in answer["items"]] == [
         ("eu1", "web"),
         ("us1", "cache"),
         ("eu1", "db"),
     ]
     recent = (await api.get("/fleet/v1/deleted/pods", since="1m")).json()
-    assert [one["name"] for one in recent["items"]] == ["web"]
+    assert [item["name"] for item in recent["items"]] == ["web"]
     one = (await api.get("/fleet/v1/deleted/pods", since=rfc3339(at(-1)), cluster="us1")).json()
     assert [item["name"] for item in one["items"]] == ["cache"]
 
@@ -144,7 +144,7 @@ async def test_a8_few_questions_read_whole_chunks_of_the_archive_at_a_time(
             running -= 1
 
     monkeypatch.setattr(ArchiveStore, "read", count)
-    asked = [api.get("/fleet/v1/deleted/pods", since=rfc3339(at(-1))) for _ in range(6)]
-    answers = await asyncio.gather(*asked)
+    questions = [api.get("/fleet/v1/deleted/pods", since=rfc3339(at(-1))) for _ in range(6)]
+    answers = await asyncio.gather(*questions)
     assert {len(answer.json()["items"]) for answer in answers} == {2}
     assert most <= 4, "two questions, with two chunks each"

@@ -44,8 +44,8 @@ TIMELINE = "/fleet/v1/timeline/eu1/pods/prod/web"
 
 @pytest.fixture
 async def bus(nats_url: str) -> AsyncGenerator[Bus]:
-    async with connected(nats_url, name="test-rights") as found:
-        yield found
+    async with connected(nats_url, name="test-rights") as bus_client:
+        yield bus_client
 
 
 @pytest.fixture
@@ -55,18 +55,18 @@ async def api(
     """A fleet in which anna may get the pods of prod in eu1, and list them."""
     await ensure_stream(bus, LIMITS)
     await ensure_distribution(bus, LIMITS)
-    async with secured_api(redis, valkey_url, tmp_path) as found:
-        for cluster in (found.hub, found.members["eu1"]):
+    async with secured_api(redis, valkey_url, tmp_path) as server:
+        for cluster in (server.hub, server.members["eu1"]):
             grant(cluster, "anna", rule("get list", "", "pods"), namespace="prod")
-        grant(found.hub, "anna", rule("get", "fleetbus.dev", "clusters"))
-        shared = {**found.shared, "nats_url": nats_url}
+        grant(server.hub, "anna", rule("get", "fleetbus.dev", "clusters"))
+        shared = {**server.shared, "nats_url": nats_url}
         settings: dict[str, Any] = {"authentication": "token", "authority": "member"}
         settings |= {"allow_cache": timedelta(0), "deny_cache": timedelta(0)}
         async with served(valkey_url, tmp_path, shared=shared, **settings) as url:
-            await found.use(url)
-            token = found.user("anna")
-            await eventually(lambda: _is_connected(found, token))
-            yield found
+            await server.use(url)
+            token = server.user("anna")
+            await eventually(lambda: _is_connected(server, token))
+            yield server
 
 
 async def _is_connected(api: SecuredApi, token: str) -> bool:
@@ -113,7 +113,7 @@ async def report(bus: Bus, cluster: str, verb: DistributionVerb, *objects: str) 
         cluster=cluster,
         event=verb,
         message="the message of team/all",
-        objects=[AffectedObject(object=one) for one in objects],
+        objects=[AffectedObject(object=affected) for affected in objects],
         time="2026-01-02T03:04:05.000000Z",
     )
     subject = distribution_subject("team", "all", cluster, verb)
@@ -124,8 +124,8 @@ async def entries(api: SecuredApi, token: str) -> set[str]:
     """Errors and messages in the timeline of the pod."""
     answer = await api.get(token, TIMELINE)
     assert answer.status_code == 200, answer.text
-    found: list[dict[str, Any]] = answer.json()["entries"]
-    return {one.get("error") or one["message"] for one in found if one["stage"] != "change"}
+    rows: list[dict[str, Any]] = answer.json()["entries"]
+    return {row.get("error") or row["message"] for row in rows if row["stage"] != "change"}
 
 
 async def test_a1_a_forged_owner_shows_nothing_that_the_user_may_not_get(
@@ -226,8 +226,8 @@ async def test_a1_a_members_multiclusterresource_shows_nothing_of_the_hubs_names
         assert "distributor" not in answer.text, path
         assert "the message of" not in answer.text, path
         assert '"hub"' not in answer.text, path
-    own = await api.get(token, f"/fleet/v1/timeline/eu1/{plural}/team/all")
-    assert own.status_code == 200, own.text
+    direct = await api.get(token, f"/fleet/v1/timeline/eu1/{plural}/team/all")
+    assert direct.status_code == 200, direct.text
 
 
 async def test_a1_only_the_rights_on_the_hub_show_which_object_of_it_deleted_another(
@@ -266,7 +266,7 @@ async def test_a1_changes_show_the_distributors_part_to_who_may_list_its_resourc
         assert answer.status_code == 200, answer.text
         found = answer.json()
         writers = [group["writtenBy"] for group in found["groups"]]
-        return writers, [one["owner"]["name"] for one in found["distribution"]]
+        return writers, [row["owner"]["name"] for row in found["distribution"]]
 
     assert await shown() == ([None], [])
     right = rule("list", "fleetbus.dev", "multiclusterresources")

@@ -33,8 +33,8 @@ async def main(url: str, namespace: str) -> None:
     async with client.ApiClient(client.Configuration(host=url)) as api:
         core = client.CoreV1Api(api)
         version = await list_pages(core, namespace)
-        found = await core.read_namespaced_config_map("c1", namespace)
-        say("got", type(found).__name__, found.metadata.name, found.data["n"])
+        config = await core.read_namespaced_config_map("c1", namespace)
+        say("got", type(config).__name__, config.metadata.name, config.data["n"])
         try:
             await core.read_namespaced_config_map("none", namespace)
         except client.ApiException as e:

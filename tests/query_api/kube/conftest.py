@@ -142,11 +142,11 @@ async def fleet(
         await rig.synced(*keys)
         await eventually(lambda: _knows_widgets(rig))
         real = _kubectl(version, tmp_path / "real", rig, rig.kubeconfig.read_text(), "a")
-        one, every = (
+        single, every = (
             _kubectl(version, tmp_path / f"fleet{place}", rig, _kubeconfig(f"{url}/kube/{place}"))
             for place in ("a", "-")
         )
-        yield KubectlFleet(rig, url, real, one, every)
+        yield KubectlFleet(rig, url, real, single, every)
 
 
 async def _knows_widgets(rig: Rig) -> bool:

@@ -26,14 +26,14 @@ async def fleet(api: QueryApi) -> QueryApi:
 
 
 async def test_a_list_names_the_cluster_of_each_object(fleet: QueryApi):
-    found = (await fleet.get(PODS)).json()
+    answer = (await fleet.get(PODS)).json()
     assert [
         (item["metadata"]["annotations"]["fleetbus.dev/cluster"], item["metadata"]["name"])
-        for item in found["items"]
+        for item in answer["items"]
     ] == [("eu1", "only-eu1"), ("eu1", "web"), ("us1", "only-us1"), ("us1", "web")]
-    assert found["kind"] == "PodList"
-    one = (await fleet.get(PODS, labelSelector="at=us1")).json()["items"]
-    assert [item["metadata"]["name"] for item in one] == ["web"]
+    assert answer["kind"] == "PodList"
+    items = (await fleet.get(PODS, labelSelector="at=us1")).json()["items"]
+    assert [item["metadata"]["name"] for item in items] == ["web"]
 
 
 async def test_a_table_begins_with_the_cluster(fleet: QueryApi):
@@ -97,9 +97,9 @@ async def test_a_typed_client_learns_that_several_clusters_have_the_object(fleet
 
 async def test_annotations_of_the_object_stay(fleet: QueryApi):
     body = b'{"metadata":{"name":"a","namespace":"prod","resourceVersion":"9","annotations":%b}}'
-    for name, held in (("one", b'{"team":"a"}'), ("none", b"null")):
-        await fleet.add_body("eu1", "core/configmaps", name, body % held)
-        found = await fleet.get(f"/kube/-/api/v1/namespaces/prod/configmaps/{name}")
-        annotations = found.json()["metadata"]["annotations"]
+    for name, annotation in (("one", b'{"team":"a"}'), ("none", b"null")):
+        await fleet.add_body("eu1", "core/configmaps", name, body % annotation)
+        answer = await fleet.get(f"/kube/-/api/v1/namespaces/prod/configmaps/{name}")
+        annotations = answer.json()["metadata"]["annotations"]
         assert annotations.pop("fleetbus.dev/cluster") == "eu1"
         assert annotations == ({"team": "a"} if name == "one" else {})

@@ -62,24 +62,24 @@ DOCUMENTED = re.compile(
 )
 
 
-def shown(said: Said) -> tuple[int, str, str]:
+def shown(ended: Said) -> tuple[int, str, str]:
     """The printed text, without what is documented to differ."""
-    out, err = (DOCUMENTED.sub("-", text) for text in (said.out, said.err))
-    return said.status, re.sub(r" +", " ", out), re.sub(r" +", " ", err)
+    out, err = (DOCUMENTED.sub("-", text) for text in (ended.out, ended.err))
+    return ended.status, re.sub(r" +", " ", out), re.sub(r" +", " ", err)
 
 
 async def test_the_same_transcript_from_the_cluster_and_from_kube(fleet: KubectlFleet):
     different: list[str] = []
     for line in SHORT + LONG * FULL:
         command = line.split()
-        expected, found = await asyncio.gather(fleet.real.try_(*command), fleet.one.try_(*command))
-        if shown(expected) != shown(found):
-            different.append(f"$ kubectl {line}\n{shown(expected)}\n{shown(found)}")
+        expected, actual = await asyncio.gather(fleet.real.try_(*command), fleet.one.try_(*command))
+        if shown(expected) != shown(actual):
+            different.append(f"$ kubectl {line}\n{shown(expected)}\n{shown(actual)}")
     assert not different, "\n\n".join(different)
 
 
 async def test_t19_the_whole_fleet_side_by_side(fleet: KubectlFleet):
-    cms, one, wide, deploy, tree, sorted_ = await fleet.every.all(
+    cms, single, wide, deploy, tree, sorted_ = await fleet.every.all(
         ("get", "cm", "-n", "default", "--chunk-size=4"),
         ("get", "cm", "c1"),
         ("get", "pods", "-A", "-o", "wide", "-l", "app=web"),
@@ -90,7 +90,7 @@ async def test_t19_the_whole_fleet_side_by_side(fleet: KubectlFleet):
     assert cms.head[0] == "CLUSTER"
     names = [*(f"c{number}" for number in range(5)), "kube-root-ca.crt", "only-{}"]
     assert [row[:2] for row in cms.rows] == [[c, n.format(c)] for c in "ab" for n in names]
-    assert [row[:2] for row in one.rows] == [["a", "c1"], ["b", "c1"]]
+    assert [row[:2] for row in single.rows] == [["a", "c1"], ["b", "c1"]]
     assert wide.out.splitlines()[0].split()[:4] == ["NAMESPACE", "CLUSTER", "NAME", "READY"]
     assert [row[1] for row in wide.rows] == ["a", "a", "b", "b"]
     assert [row[:3] for row in deploy.rows] == [["a", "web", "2/2"], ["b", "web", "2/2"]]
@@ -103,21 +103,21 @@ async def test_t19_the_whole_fleet_side_by_side(fleet: KubectlFleet):
 
 async def test_t19_get_w_shows_changes_of_every_cluster(fleet: KubectlFleet):
     """kubectl prints an object that is deleted once more."""
-    one = await fleet.one.start("get", "cm", "-l", "watched", "-w", "-o", "name")
+    single = await fleet.one.start("get", "cm", "-l", "watched", "-w", "-o", "name")
     every = await fleet.every.start("get", "cm", "-l", "watched", "-w", "--output-watch-events")
-    whole = await fleet.every.start("get", "cm", "c1", "-w", "-o", "name")
-    assert one.stdout is not None
+    every_cluster = await fleet.every.start("get", "cm", "c1", "-w", "-o", "name")
+    assert single.stdout is not None
     assert every.stdout is not None
-    assert whole.stdout is not None
+    assert every_cluster.stdout is not None
     try:
         for _ in "ab":
-            assert await whole.stdout.readline() == b"configmap/c1\n"
+            assert await every_cluster.stdout.readline() == b"configmap/c1\n"
         open_watches = "fleetbus_query_api_watches"
         await eventually(lambda: REGISTRY.get_sample_value(open_watches) == 3)
         metadata = {"name": "seen", "labels": {"watched": "yes"}}
         for cluster in fleet.rig.clusters.values():
             cluster.create("v1/configmaps", {"metadata": metadata}, "default")
-        assert await one.stdout.readline() == b"configmap/seen\n"
+        assert await single.stdout.readline() == b"configmap/seen\n"
         lines = [(await every.stdout.readline()).split() for _ in range(3)]
         # Only now: of changes that follow each other at once the last one alone is shown.
         fleet.rig.clusters["b"].delete("v1/configmaps", "default", "seen")
@@ -129,7 +129,7 @@ async def test_t19_get_w_shows_changes_of_every_cluster(fleet: KubectlFleet):
             [b"DELETED", b"b", b"seen"],
         ]
     finally:
-        for process in (one, every, whole):
+        for process in (single, every, every_cluster):
             process.kill()
             await process.communicate()
 
@@ -147,7 +147,7 @@ async def test_a7_writes_are_refused_and_explain_and_discovery_answer(fleet: Kub
         refused = await fleet.one.refused(*command)
         assert "write to the API server of the cluster itself" in refused, command
 
-    kind, field, whole, custom, everywhere = await fleet.one.all(
+    kind, field, described, custom, everywhere = await fleet.one.all(
         ("explain", "deployment"),
         ("explain", "pod.spec.containers.imagePullPolicy"),
         ("explain", "pod.spec", "--recursive"),
@@ -157,7 +157,7 @@ async def test_a7_writes_are_refused_and_explain_and_discovery_answer(fleet: Kub
     assert "updates them step by step" in kind.out
     assert "<string>" in field.out
     assert "Image pull policy" in field.out
-    assert "terminationGracePeriodSeconds\t<integer>" in whole.out
+    assert "terminationGracePeriodSeconds\t<integer>" in described.out
     assert "What is wanted." in custom.out
     assert "<IntOrString>" in everywhere.out
     assert "does not exist" in await fleet.one.refused("explain", "deployment.spec.replcas")

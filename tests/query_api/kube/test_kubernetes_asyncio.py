@@ -33,14 +33,14 @@ async def test_a5_a_client_lists_and_watches_without_a_gap(api: QueryApi):
         stderr=asyncio.subprocess.PIPE,
     )
     assert program.stdout is not None
-    said: list[str] = []
+    lines: list[str] = []
     while (line := (await program.stdout.readline()).decode().strip()) and line != "watching":
-        said.append(line)
+        lines.append(line)
     await add("c2", 7)
     await add("last", 8)
     out, err = await program.communicate()
     assert program.returncode == 0, err.decode()
-    assert said == [
+    assert lines == [
         "listed c0 c1 c2 c3 c4",
         "got V1ConfigMap c1 1",
         "missed 404 Not Found",

@@ -51,8 +51,8 @@ async def test_a_list_has_the_kind_of_the_definition_that_most_clusters_have(
     refused = await lanterns.client.get(PATH.format(cluster), headers=accept)
     assert refused.json()["message"].endswith(f"is a list (*{kind})")
     accept = {"Accept": METADATA.format("List")}
-    found = await lanterns.client.get(PATH.format(cluster), headers=accept)
-    assert found.json()["kind"] == "PartialObjectMetadataList"
+    answer = await lanterns.client.get(PATH.format(cluster), headers=accept)
+    assert answer.json()["kind"] == "PartialObjectMetadataList"
 
 
 async def test_bookmarks_of_a_watch_have_the_kind_of_the_objects(lanterns: QueryApi):

@@ -73,16 +73,16 @@ async def test_field_selectors_mean_what_an_api_server_takes_them_for(api: Query
     for resource, name, selector, _ in parts:
         group, plural = resource.split("/")
         path = "api/v1" if group == "core" else f"apis/{group}/v1"
-        found = await api.get(f"/kube/eu1/{path}/{plural}", fieldSelector=selector)
-        assert names(found) == [name], selector
+        answer = await api.get(f"/kube/eu1/{path}/{plural}", fieldSelector=selector)
+        assert names(answer) == [name], selector
         listed = await api.get(f"/fleet/v1/resources/{plural}", fieldSelector=selector)
         assert [item["object"]["metadata"]["name"] for item in listed.json()["items"]] == [name]
         table = await api.get(f"/fleet/v1/resources/{plural}", fieldSelector=selector, view="table")
         assert table.text.splitlines()[-1].startswith('{"end":{"rows":1,'), table.text
         counted = await api.get(f"/fleet/v1/counts/{plural}", fieldSelector=selector)
         assert counted.json()["total"] == 1
-        found = await api.get(f"/fleet/v1/outliers/{plural}", fieldSelector=selector)
-        assert found.status_code == 200
+        answer = await api.get(f"/fleet/v1/outliers/{plural}", fieldSelector=selector)
+        assert answer.status_code == 200
 
 
 async def test_subresources_that_follow_from_the_object_are_answered(api: QueryApi):
@@ -93,12 +93,12 @@ async def test_subresources_that_follow_from_the_object_are_answered(api: QueryA
     for cluster in ("eu1", "us1"):
         await api.add(cluster, "apps/deployments", "web", **parts)
     path = "apis/apps/v1/namespaces/prod/deployments/web"
-    whole = (await api.get(f"/kube/eu1/{path}")).json()
+    deployment = (await api.get(f"/kube/eu1/{path}")).json()
 
-    assert (await api.get(f"/kube/eu1/{path}/status")).json() == whole
+    assert (await api.get(f"/kube/eu1/{path}/status")).json() == deployment
     scale = (await api.get(f"/kube/eu1/{path}/scale")).json()
     assert (scale["kind"], scale["apiVersion"]) == ("Scale", "autoscaling/v1")
-    assert scale["metadata"].items() <= whole["metadata"].items()
+    assert scale["metadata"].items() <= deployment["metadata"].items()
     assert scale["spec"] == {"replicas": 3}
     assert scale["status"] == {"replicas": 2, "selector": "app=web"}
     table = (await api.client.get(f"/kube/eu1/{path}/scale", headers={"Accept": TABLE})).json()
@@ -122,8 +122,8 @@ async def test_a5_versions_are_those_of_the_snapshot(pods: QueryApi):
     versions = [int(item["metadata"]["resourceVersion"]) for item in listed["items"]]
     assert versions == sorted(versions)
     assert versions[-1] <= int(listed["metadata"]["resourceVersion"])
-    one = (await pods.get(f"{PODS}/web-2")).json()
-    assert one == listed["items"][1]
+    pod = (await pods.get(f"{PODS}/web-2")).json()
+    assert pod == listed["items"][1]
     await pods.add("eu1", "core/pods", "web-2", labels={"app": "web"})
     changed = (await pods.get(f"{PODS}/web-2")).json()
     assert int(changed["metadata"]["resourceVersion"]) > int(
@@ -190,8 +190,8 @@ async def test_a_table_has_the_columns_of_kubectl(pods: QueryApi):
     headers = {"Accept": TABLE}
     one = await pods.client.get(f"{PODS}/web-1?includeObject=None", headers=headers)
     assert [list(row) for row in one.json()["rows"]] == [["cells"]]
-    whole = await pods.client.get(f"{PODS}/web-1?includeObject=Object", headers=headers)
-    assert whole.json()["rows"][0]["object"] == (await pods.get(f"{PODS}/web-1")).json()
+    full = await pods.client.get(f"{PODS}/web-1?includeObject=Object", headers=headers)
+    assert full.json()["rows"][0]["object"] == (await pods.get(f"{PODS}/web-1")).json()
 
 
 async def test_metadata_alone(pods: QueryApi):
@@ -206,8 +206,8 @@ async def test_metadata_alone(pods: QueryApi):
 
 
 async def test_objects_that_name_no_kind_get_theirs(pods: QueryApi):
-    one = (await pods.get("/kube/us1/api/v1/namespaces/prod/pods/other")).json()
-    assert (one["kind"], one["apiVersion"]) == ("Pod", "v1")
+    obj = (await pods.get("/kube/us1/api/v1/namespaces/prod/pods/other")).json()
+    assert (obj["kind"], obj["apiVersion"]) == ("Pod", "v1")
     await pods.add("us1", "apps/deployments", "web")
     path = "/kube/us1/apis/apps/v1/namespaces/prod/deployments"
     assert (await pods.get(f"{path}/web")).json()["apiVersion"] == "apps/v1"
@@ -226,16 +226,16 @@ async def test_only_the_version_of_the_object_itself_is_exchanged(pods: QueryApi
     pods.version = 776
     body = msgspec.json.encode(tree)
     await pods.add_body("eu1", "core/configmaps", "c", body, namespace="prod")
-    one = (await pods.get("/kube/eu1/api/v1/namespaces/prod/configmaps/c")).json()
-    assert one["metadata"]["resourceVersion"] not in {"777", ""}
-    assert (one["targetRef"], one["data"]) == (copy, tree["data"])
+    obj = (await pods.get("/kube/eu1/api/v1/namespaces/prod/configmaps/c")).json()
+    assert obj["metadata"]["resourceVersion"] not in {"777", ""}
+    assert (obj["targetRef"], obj["data"]) == (copy, tree["data"])
 
 
 async def test_a4_an_object_without_a_body_is_marked_and_an_old_answer_warns(pods: QueryApi):
     await pods.add_body("eu1", "core/pods", "huge", None, degraded="oversized")
-    one = (await pods.get(f"{PODS}/huge")).json()
-    assert one["metadata"]["annotations"] == {"fleetbus.dev/degraded": "oversized"}
-    assert one["kind"] == "Pod"
+    obj = (await pods.get(f"{PODS}/huge")).json()
+    assert obj["metadata"]["annotations"] == {"fleetbus.dev/degraded": "oversized"}
+    assert obj["kind"] == "Pod"
     table = (await pods.client.get(PODS, headers={"Accept": TABLE})).json()
     assert "huge" in [row["cells"][0] for row in table["rows"]]
     unmatched = await pods.get(ALL_PODS, fieldSelector="status.phase=Phase1")
@@ -250,15 +250,15 @@ async def test_a4_an_object_without_a_body_is_marked_and_an_old_answer_warns(pod
 
 
 async def test_a8_an_object_of_any_depth_breaks_no_list(pods: QueryApi, subtests: pytest.Subtests):
-    for part in [
+    for body_part in [
         *(
             '"spec":' + '{"a":' * depth + "1" + "}" * depth
             for depth in (500, 900, *range(930, 1001, 5))
         ),
         *(f'"spec":{{}},"status":{odd}' for odd in ("[]", "1e999", '{"phase":[]}')),
     ]:
-        with subtests.test(part=part):
-            body = f'{{"metadata":{{"name":"odd","namespace":"prod"}},{part}}}'.encode()
+        with subtests.test(part=body_part):
+            body = f'{{"metadata":{{"name":"odd","namespace":"prod"}},{body_part}}}'.encode()
             await pods.add_body("eu1", "core/pods", "odd", body, namespace="prod")
             for path in (ALL_PODS, "/kube/-/api/v1/pods", f"{PODS}/odd", "/fleet/v1/outliers/pods"):
                 for accept in ("application/json", TABLE):
@@ -273,7 +273,7 @@ async def test_annotations_that_are_none_break_no_list(pods: QueryApi, subtests:
             await pods.add_body("eu1", "core/pods", "odd", body, namespace="prod")
             answer = await pods.get("/kube/-/api/v1/pods")
             assert answer.status_code == 200, answer.text
-            (odd,) = (one for one in answer.json()["items"] if one["metadata"]["name"] == "odd")
+            (odd,) = (item for item in answer.json()["items"] if item["metadata"]["name"] == "odd")
             assert odd["metadata"]["annotations"]["fleetbus.dev/cluster"] == "eu1"
 
 

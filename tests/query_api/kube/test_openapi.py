@@ -56,19 +56,21 @@ async def test_the_index_names_a_document_for_each_group_version(fleet: QueryApi
 
 
 async def test_built_in_types_are_those_of_kubernetes(fleet: QueryApi):
-    found = await schemas(fleet, "api/v1")
-    pod = found["io.k8s.v1.Pod"]
+    definitions = await schemas(fleet, "api/v1")
+    pod = definitions["io.k8s.v1.Pod"]
     assert pod["x-kubernetes-group-version-kind"] == [{"group": "", "version": "v1", "kind": "Pod"}]
     assert pod["description"] == "A group of containers that run together on one node."
-    spec = found["io.k8s.v1.PodSpec"]
+    spec = definitions["io.k8s.v1.PodSpec"]
     assert spec["required"] == ["containers"]
     assert spec["properties"]["containers"]["items"] == {
         "$ref": "#/components/schemas/io.k8s.v1.Container"
     }
     assert spec["properties"]["nodeSelector"]["additionalProperties"] == {"type": "string"}
-    references = set(re.findall(r'"\$ref": "#/components/schemas/([^"]+)"', json.dumps(found)))
+    references = set(
+        re.findall(r'"\$ref": "#/components/schemas/([^"]+)"', json.dumps(definitions))
+    )
     assert len(references) > 100
-    assert references <= found.keys()
+    assert references <= definitions.keys()
 
 
 async def test_custom_types_are_explained_by_their_definition(fleet: QueryApi):
@@ -84,12 +86,12 @@ async def test_version_2_has_all_in_one(fleet: QueryApi):
     document = (await fleet.get("/kube/eu1/openapi/v2")).json()
     assert document["swagger"] == "2.0"
     assert {"io.k8s.v1.Pod", "com.example.v1.widgets"} <= document["definitions"].keys()
-    asked = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
-    answer = await fleet.client.get("/kube/eu1/openapi/v2", headers={"Accept": asked})
-    assert answer.headers["content-type"] == asked.replace("@", ".")
+    media_type = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+    answer = await fleet.client.get("/kube/eu1/openapi/v2", headers={"Accept": media_type})
+    assert answer.headers["content-type"] == media_type.replace("@", ".")
     for text in (b"#/definitions/io.k8s.v1.PodSpec", b"The size.", b'"kind":"Deployment"'):
         assert text in answer.content, "kubectl before 1.29 reads it: see test_kubectl.py"
-    refused = await fleet.client.get("/kube/eu1/openapi/v3", headers={"Accept": asked})
+    refused = await fleet.client.get("/kube/eu1/openapi/v3", headers={"Accept": media_type})
     assert refused.status_code == 406
 
 

@@ -25,8 +25,8 @@ WHO = "apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 @pytest.fixture
 async def secured(redis: Redis, valkey_url: str, tmp_path: Path) -> AsyncGenerator[SecuredApi]:
-    async with secured_api(redis, valkey_url, tmp_path) as found:
-        yield await found.start()
+    async with secured_api(redis, valkey_url, tmp_path) as server:
+        yield await server.start()
 
 
 def review(**resource: str) -> dict[str, Any]:
@@ -49,18 +49,18 @@ async def may(api: SecuredApi, token: str, cluster: str, **resource: str) -> boo
 
 async def test_a1_a_review_says_what_a_request_would_be_answered(secured: SecuredApi):
     narrow, reader, nobody = (secured.user(name) for name in ("narrow", "reader", "nobody"))
-    own = rule("get list", "fleetbus.dev", "clusters/pods", names=("eu1",))
-    grant(secured.hub, "narrow", own, namespace="prod")
+    right = rule("get list", "fleetbus.dev", "clusters/pods", names=("eu1",))
+    grant(secured.hub, "narrow", right, namespace="prod")
     grant(secured.hub, "reader", rule("get list watch", "fleetbus.dev", "clusters/pods"))
     for token in (narrow, reader, nobody):
         for cluster in ("eu1", "us1", "-"):
             for namespace, resource in (("prod", "pods"), ("prod", "configmaps"), ("", "pods")):
                 space = f"/namespaces/{namespace}" if namespace else ""
                 list_ = await secured.get(token, f"/kube/{cluster}/api/v1{space}/{resource}")
-                found = await may(
+                allowed = await may(
                     secured, token, cluster, verb="list", resource=resource, namespace=namespace
                 )
-                assert found == (list_.status_code == 200), (token, cluster, namespace, resource)
+                assert allowed == (list_.status_code == 200), (token, cluster, namespace, resource)
     prod = {"resource": "pods", "namespace": "prod"}
     assert await may(secured, narrow, "eu1", verb="get", name="any", **prod)
     assert not await may(secured, narrow, "eu1", verb="watch", **prod)
@@ -96,17 +96,17 @@ async def test_a2_a_review_does_not_tell_what_exists(secured: SecuredApi):
         ("eu1", {"resource": "pods", "namespace": "test"}),
         ("eu1", {"resource": "pods", "namespace": "none"}),
     ]
-    made: set[int] = set()
+    counts: set[int] = set()
     for number, (cluster, resource) in enumerate(cases):
         # Each as a user of whom nothing is known yet but the token.
         token = secured.user(f"narrow{number}")
-        own = rule("get list", "fleetbus.dev", "clusters/pods", names=("eu1",))
-        grant(secured.hub, f"narrow{number}", own, namespace="prod")
+        right = rule("get list", "fleetbus.dev", "clusters/pods", names=("eu1",))
+        grant(secured.hub, f"narrow{number}", right, namespace="prod")
         before = secured.reviews("subjectaccessreviews")
         answer = await post(secured, token, cluster, ACCESS, review(verb="list", **resource))
         assert answer.json()["status"] == {"allowed": False}
-        made.add(secured.reviews("subjectaccessreviews") - before)
-    assert made == {2}
+        counts.add(secured.reviews("subjectaccessreviews") - before)
+    assert counts == {2}
 
 
 BAD: list[tuple[bytes, str, int, str]] = [

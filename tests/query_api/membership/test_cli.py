@@ -38,8 +38,8 @@ def run(
         status = await asyncio.to_thread(main, [*argv, "--token", token])
         ended = Ended.read(status, capsys)
         # The API is in this process, too, and logs to the same place.
-        said = [line for line in ended.out.splitlines() if not re.search(r"\[\w+ +\]", line)]
-        return ended._replace(out="\n".join(said))
+        lines = [line for line in ended.out.splitlines() if not re.search(r"\[\w+ +\]", line)]
+        return ended._replace(out="\n".join(lines))
 
     return run_command
 
@@ -73,8 +73,8 @@ async def test_t20_insecure_is_a_flag(rig: MembershipRig, run: Run, tmp_path: Pa
     assert (
         await run(rig.joiner("ann"), "join", "c3", "--file", str(file), "--insecure")
     ).status == 0
-    made = rig.api.hub.get(CLUSTERS, None, "c3") or {}
-    assert made["spec"]["insecureSkipTLSVerify"] is True
+    cluster_object = rig.api.hub.get(CLUSTERS, None, "c3") or {}
+    assert cluster_object["spec"]["insecureSkipTLSVerify"] is True
 
 
 async def test_a7_without_rights_the_command_says_which_are_missing(

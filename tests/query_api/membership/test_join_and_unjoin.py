@@ -22,13 +22,13 @@ async def test_t20_a_cluster_joins_and_leaves_with_the_rights_of_the_caller(rig:
     ann, hub = rig.joiner("ann"), rig.api.hub
     joined = await rig.join(ann, "c3", rig.kubeconfig("eu1"))
     assert (joined.status_code, joined.json()) == (200, {"res": "join cluster successful"})
-    made = hub.get(CLUSTERS, None, "c3")
-    assert made is not None
-    assert not made["spec"]["insecureSkipTLSVerify"]
+    cluster_object = hub.get(CLUSTERS, None, "c3")
+    assert cluster_object is not None
+    assert not cluster_object["spec"]["insecureSkipTLSVerify"]
     secret = hub.get(SECRETS, NAMESPACE, "c3-kubeconfig")
     assert secret is not None
-    kept = json.loads(base64.b64decode(secret["data"]["kubeconfig"]))
-    assert kept["users"][0]["user"] == {"token": OWN_TOKEN}
+    kubeconfig = json.loads(base64.b64decode(secret["data"]["kubeconfig"]))
+    assert kubeconfig["users"][0]["user"] == {"token": OWN_TOKEN}
     left = await rig.unjoin(ann, "c3")
     assert (left.status_code, left.json()) == (200, {"res": "unjoin cluster successful"})
     assert hub.get(CLUSTERS, None, "c3") is None
@@ -38,12 +38,12 @@ async def test_t20_a_cluster_joins_and_leaves_with_the_rights_of_the_caller(rig:
 
 async def test_t20_insecure_is_off_unless_the_caller_wants_it(rig: MembershipRig):
     ann = rig.joiner("ann")
-    for given, name in (("true", "c3"), ("", "c4")):
-        place = "eu1" if given else "us1"
-        answer = await rig.join(ann, name, rig.kubeconfig(place), insecure=given)
+    for insecure, name in (("true", "c3"), ("", "c4")):
+        place = "eu1" if insecure else "us1"
+        answer = await rig.join(ann, name, rig.kubeconfig(place), insecure=insecure)
         assert answer.status_code == 200, answer.text
-        made = rig.api.hub.get(CLUSTERS, None, name) or {}
-        assert made["spec"]["insecureSkipTLSVerify"] is bool(given)
+        cluster_object = rig.api.hub.get(CLUSTERS, None, name) or {}
+        assert cluster_object["spec"]["insecureSkipTLSVerify"] is bool(insecure)
 
 
 @pytest.mark.parametrize("lacking", ["clusters", "secrets", "records"])

@@ -94,10 +94,10 @@ async def test_a7_the_certificate_of_our_kubeconfig_never_comes_with_the_token_o
     async with serve([hub], tls=True) as servers:
         path = tmp_path / "kubeconfig"
         servers.write_kubeconfig(path, user=User("root", ("system:masters",)))
-        ours = read_kube_config(path)
-        async with KubeClient(ours) as client:
+        own_config = read_kube_config(path)
+        async with KubeClient(own_config) as client:
             assert await client.list("v1/secrets") is not None
-        async with KubeClient(as_caller(ours, "bad")) as client:
+        async with KubeClient(as_caller(own_config, "bad")) as client:
             for _ in range(2):  # also after the 401 has made it look for other credentials
                 with pytest.raises(Unauthorized):
                     await client.list("v1/secrets")
@@ -118,9 +118,9 @@ def test_a7_the_token_of_a_caller_is_not_sent_where_others_could_read_it():
 def test_a7_in_a_pod_the_hub_is_that_of_the_pod(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
-    made = as_caller(None, "token")
-    assert '"server": "https://[fd00::1]:443"' in made.document
-    assert "serviceaccount/ca.crt" in made.document
+    caller = as_caller(None, "token")
+    assert '"server": "https://[fd00::1]:443"' in caller.document
+    assert "serviceaccount/ca.crt" in caller.document
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
     with pytest.raises(ConfigError, match="no pod"):
         as_caller(None, "token")

@@ -59,7 +59,7 @@ async def test_queues_show_what_waits_and_what_runs(api: QueryApi, copier: Redis
     (queue,) = body["items"]
     assert queue["controller"] == "copier"
     assert [queue[key] for key in ("ready", "delayed", "processing", "quarantined")] == [2, 1, 1, 0]
-    depth = {one["cluster"]: (one["live"], one["initial"]) for one in queue["clusters"]}
+    depth = {entry["cluster"]: (entry["live"], entry["initial"]) for entry in queue["clusters"]}
     assert depth == {"eu1": (1, 0), "us1": (0, 1)}
     (running,) = queue["processingItems"]
     assert (running["cluster"], running["namespace"], running["name"]) == ("eu1", "prod", "a")
@@ -75,11 +75,11 @@ async def test_d8_held_deletions_are_those_of_the_hub(api: QueryApi, redis: Redi
     """Rule D8: what is held, why, and how much of the fleet's budget is used."""
     await api.add_cluster("hub", MCR, hub=True)
     await api.add_cluster("eu1", MCR)
-    held = {"reason": "ManyClusters", "planHash": "abc", "objects": 7, "clusters": ["eu1", "us1"]}
+    hold = {"reason": "ManyClusters", "planHash": "abc", "objects": 7, "clusters": ["eu1", "us1"]}
     conditions = [{"type": "DeletionHeld", "status": "True", "message": "7 objects on 2 clusters"}]
-    await hub_with(api, "web", {"held": held, "conditions": conditions})
+    await hub_with(api, "web", {"held": hold, "conditions": conditions})
     await hub_with(api, "db", {})
-    await api.add("eu1", MCR, "foreign", status={"held": held})
+    await api.add("eu1", MCR, "foreign", status={"held": hold})
     limits = OwnerLimits(uid="u", clusters=9, objects=99, percent=99, on_record=99)
     deletions = [Deletion(cluster="eu1", object=str(n)) for n in range(3)]
     await DeletionBudget(redis).spend(limits, deletions, allowed=50)
@@ -88,9 +88,9 @@ async def test_d8_held_deletions_are_those_of_the_hub(api: QueryApi, redis: Redi
 
     HeldDeletionsModel.model_validate(body)
     assert body["budget"] == {"used": 3, "allowed": 50, "windowSeconds": 600}
-    (one,) = body["held"]
-    assert (one["namespace"], one["name"], one["objects"]) == ("shop", "web", 7)
-    assert one["message"] == "7 objects on 2 clusters"
+    (entry,) = body["held"]
+    assert (entry["namespace"], entry["name"], entry["objects"]) == ("shop", "web", 7)
+    assert entry["message"] == "7 objects on 2 clusters"
     assert list(body["freshness"]) == ["hub"]
 
 
@@ -108,8 +108,10 @@ async def test_d8_a_malformed_multiclusterresource_hides_no_other(api: QueryApi,
     await api.add_cluster("hub", MCR, hub=True)
     await api.add_body("hub", MCR, "broken", body)
     await hub_with(api, "web", {"held": {"objects": 7, "clusters": ["eu1"]}})
-    held = (await read(api, HELD))["held"]
-    assert ("shop", "web", 7) in [(one["namespace"], one["name"], one["objects"]) for one in held]
+    holds = (await read(api, HELD))["held"]
+    assert ("shop", "web", 7) in [
+        (entry["namespace"], entry["name"], entry["objects"]) for entry in holds
+    ]
 
 
 async def test_the_keys_of_the_store_are_not_walked_for_each_question(
@@ -148,8 +150,8 @@ async def test_parameters_are_refused(api: QueryApi, path: str):
 
 @pytest.fixture
 async def secured(redis: Redis, valkey_url: str, tmp_path: Path) -> AsyncGenerator[SecuredApi]:
-    async with secured_api(redis, valkey_url, tmp_path) as found:
-        yield found
+    async with secured_api(redis, valkey_url, tmp_path) as server:
+        yield server
 
 
 @pytest.mark.parametrize("authority", ["hub", "member"])
@@ -157,8 +159,8 @@ async def test_a1_each_takes_its_own_right_on_the_hub(secured: SecuredApi, autho
     """Rule A1: rights on the fleet are none on the hub, nor is a right in one namespace."""
     await secured.start(authority=authority)
     everything = rule("get list watch", "fleetbus.dev", "clusters", "clusters/pods")
-    own = {QUEUES: "queues", HELD: "multiclusterresources"}
-    for path, resource in own.items():
+    resource_of = {QUEUES: "queues", HELD: "multiclusterresources"}
+    for path, resource in resource_of.items():
         user = f"user-of-{resource}"
         token = secured.user(user)
         grant(secured.hub, user, everything)
@@ -170,6 +172,6 @@ async def test_a1_each_takes_its_own_right_on_the_hub(secured: SecuredApi, autho
         granted = f"other-of-{resource}"
         token = secured.user(granted)
         grant(secured.hub, granted, rule("list", "fleetbus.dev", resource))
-        for other in own:
+        for other in resource_of:
             status = (await secured.get(token, other)).status_code
             assert (status == 403) is (other != path), (path, other)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from support.rigs.secured_api import SecuredApi
 
 FILES = PageFiles.load().by_path
-SCRIPTS = {path: one.body.decode() for path, one in FILES.items() if path.endswith(".js")}
+SCRIPTS = {path: file.body.decode() for path, file in FILES.items() if path.endswith(".js")}
 INDEX = FILES["/"].body.decode()
 NEAR = (
     *("", "/", "//", "/.", "/..", "/index.html", "?token=x", "?", ";", "%00", "%2f", "/../fleet"),
@@ -39,8 +39,8 @@ ROUTES = (
 
 @pytest.fixture
 async def secured(redis: Redis, valkey_url: str, tmp_path: Path) -> AsyncGenerator[SecuredApi]:
-    async with secured_api(redis, valkey_url, tmp_path) as found:
-        yield await found.start()
+    async with secured_api(redis, valkey_url, tmp_path) as server:
+        yield await server.start()
 
 
 def _variants(path: str) -> set[str]:
@@ -56,11 +56,11 @@ async def test_a1_exactly_the_files_of_the_page_need_no_token(secured: SecuredAp
         answer = await secured.get("", path)
         assert (answer.status_code, answer.content) == (200, file.body), path
 
-    asked = {*ROUTES}.union(*map(_variants, ("/", "/search", "/object", next(iter(SCRIPTS)))))
-    served = {path: await _status(secured.url, path) for path in asked}
-    expected = {path: 200 if unquote(path.partition("?")[0]) in FILES else 401 for path in asked}
+    paths = {*ROUTES}.union(*map(_variants, ("/", "/search", "/object", next(iter(SCRIPTS)))))
+    served = {path: await _status(secured.url, path) for path in paths}
+    expected = {path: 200 if unquote(path.partition("?")[0]) in FILES else 401 for path in paths}
     assert served == expected
-    assert 5 < list(served.values()).count(200) < len(asked) / 10
+    assert 5 < list(served.values()).count(200) < len(paths) / 10
 
 
 async def _status(url: str, path: str) -> int:
@@ -107,7 +107,7 @@ async def test_each_file_forbids_foreign_scripts_and_frames(api: QueryApi):
     for path in FILES:
         answer = await api.get(path)
         lines = answer.headers["content-security-policy"].split("; ")
-        assert dict(one.split(" ", 1) for one in lines) == {
+        assert dict(directive.split(" ", 1) for directive in lines) == {
             "default-src": "'none'",
             "script-src": "'self'",
             "style-src": "'self'",
@@ -127,8 +127,8 @@ async def test_each_file_forbids_foreign_scripts_and_frames(api: QueryApi):
 async def test_browsers_keep_the_scripts_and_ask_for_the_document_again(api: QueryApi):
     for path, file in FILES.items():
         answer = await api.get(path)
-        kept = "immutable" in answer.headers["cache-control"]
-        assert kept is (path not in DOCUMENTS), path
+        is_kept = "immutable" in answer.headers["cache-control"]
+        assert is_kept is (path not in DOCUMENTS), path
         again = await api.client.get(path, headers={"If-None-Match": f'"other", W/{file.etag}'})
         assert (again.status_code, again.content) == (304, b"")
         changed = await api.client.get(path, headers={"If-None-Match": '"other"'})
@@ -138,9 +138,9 @@ async def test_browsers_keep_the_scripts_and_ask_for_the_document_again(api: Que
 async def test_a_file_is_compressed_for_who_can_read_that(api: QueryApi):
     cases = {"gzip": True, "br, gzip;q=0.5": True, "": False, "gzip;q=0": False, "br": False}
     for accepted, packed in cases.items():
-        asked = api.client.stream("GET", "/", headers={"Accept-Encoding": accepted})
-        async with asked as answer:
-            raw = b"".join([part async for part in answer.aiter_raw()])
+        stream = api.client.stream("GET", "/", headers={"Accept-Encoding": accepted})
+        async with stream as answer:
+            raw = b"".join([chunk async for chunk in answer.aiter_raw()])
             assert ("content-encoding" in answer.headers) is packed
         assert (gzip.decompress(raw) if packed else raw) == FILES["/"].body
 
@@ -149,13 +149,15 @@ def test_the_whole_page_is_small():
     transferred = sum(len(FILES[path].packed) for path in FILES if path not in DOCUMENTS)
     transferred += len(FILES["/"].packed)
     assert transferred < 60_000
-    assert sum(len(one.body) for path, one in FILES.items() if path not in DOCUMENTS) < 300_000
+    assert sum(len(file.body) for path, file in FILES.items() if path not in DOCUMENTS) < 300_000
 
 
 def test_the_document_names_every_script_and_holds_none():
     named = set(re.findall(r'(?:href|src)="([^"]+)"', INDEX))
     assert named >= SCRIPTS.keys()
-    assert {one for one in named if one.startswith("/page/")} == FILES.keys() - {*DOCUMENTS}
+    assert {address for address in named if address.startswith("/page/")} == FILES.keys() - {
+        *DOCUMENTS
+    }
     assert not re.search(r"<script(?![^>]* src=)|<style|\son\w+=|\sstyle=", INDEX)
 
 
@@ -168,8 +170,8 @@ def test_no_script_makes_html_of_a_text_or_keeps_a_token_for_long():
             code,
         ), path
         assert not re.search(r"https?://", code), path
-        kept = re.findall(r"sessionStorage\.\w+", code)
-        assert not kept or path.endswith("/api.js"), path
+        uses = re.findall(r"sessionStorage\.\w+", code)
+        assert not uses or path.endswith("/api.js"), path
 
 
 def test_a_token_is_in_no_address():

@@ -54,14 +54,14 @@ async def test_no_command_has_an_option_in_place_of_a_name(fleet: QueryApi, page
     assert await command_of(page, ["fleetbus", "get", "--server=https://evil"]) == ""
 
 
-@pytest.mark.parametrize("part", ["#;$(id)", "?limit=1;$(id)", "';id;'"])
+@pytest.mark.parametrize("text", ["#;$(id)", "?limit=1;$(id)", "';id;'"])
 async def test_an_address_puts_no_word_of_a_shell_into_a_command(
-    fleet: QueryApi, page: Page, part: str
+    fleet: QueryApi, page: Page, text: str
 ):
     for address in (
-        f"/object?resource={quote(f'cm{part}')}&namespace=prod&name=settings&tab=tree",
-        f"/object?resource=cm&namespace=prod&name=settings&tab=tree&cluster={quote(part)}",
-        f"/search?where={quote(f'settings{part}')}",
+        f"/object?resource={quote(f'cm{text}')}&namespace=prod&name=settings&tab=tree",
+        f"/object?resource=cm&namespace=prod&name=settings&tab=tree&cluster={quote(text)}",
+        f"/search?where={quote(f'settings{text}')}",
     ):
         await page.open(fleet.url + address)
         await page.until("document.querySelector('#main :is(.problem, tbody, code)')")
@@ -69,14 +69,14 @@ async def test_an_address_puts_no_word_of_a_shell_into_a_command(
             shell = shlex.shlex(command, posix=True, punctuation_chars=True)
             shell.commenters = ""  # within a word there is no comment
             assert not {";", "(", ")", ");"} & set(shell), command
-    page.errors = [one for one in page.errors if "/fleet/v1/" not in one]
+    page.errors = [error for error in page.errors if "/fleet/v1/" not in error]
 
 
 async def test_a_tab_that_does_not_exist_is_the_first_one(fleet: QueryApi, page: Page):
     await page.open(f"{fleet.url}/object?resource=cm&namespace=prod&name=settings&tab=toString")
     await page.until("document.querySelector('[aria-label=YAML]')")
     await page.until("document.querySelector('.slider .dim')")  # there is no NATS: no history
-    page.errors = [one for one in page.errors if "/fleet/v1/history" not in one]
+    page.errors = [error for error in page.errors if "/fleet/v1/history" not in error]
 
 
 async def test_a_token_is_kept_where_storage_is_switched_off(fleet: QueryApi, page: Page):

@@ -161,7 +161,7 @@ async def test_an_object_of_a_multi_cluster_resource(fleet: QueryApi, page: Page
     await page.open(fleet.url)
     await page.until("document.querySelector('.findings details')?.innerText.includes('intend')")
     await page.until(shows("Nothing else differs."))
-    page.errors = [one for one in page.errors if "/fleet/v1/history" not in one]
+    page.errors = [error for error in page.errors if "/fleet/v1/history" not in error]
 
 
 CHANGES: dict[str, Any] = {

@@ -9,7 +9,7 @@ import pytest
 from fleetbus_query_api.page.files import PageFiles
 
 SHEET = next(
-    one.body.decode() for path, one in PageFiles.load().by_path.items() if path.endswith(".css")
+    file.body.decode() for path, file in PageFiles.load().by_path.items() if path.endswith(".css")
 )
 TONES = ("good", "warn", "bad")
 SURFACES = ("bg", "panel", "raised", "select")
@@ -39,7 +39,10 @@ def _palettes() -> dict[str, dict[str, str]]:
 
 def _luminance(colour: str) -> float:
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts]
+    linear = [
+        channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
+        for channel in parts
+    ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
@@ -61,9 +64,9 @@ def test_each_pair_is_readable(scheme: str, ink: str, surface: str):
 
 
 def test_colours_come_from_the_palette_only():
-    rest = re.sub(r":root \{.*?\}", "", SHEET, flags=re.DOTALL)
-    assert re.findall(r"#[0-9a-f]{3,8}\b", rest) == []
-    used = set(re.findall(r"(?<![-\w])color: var\(--([\w-]+)\)", rest))
+    other_rules = re.sub(r":root \{.*?\}", "", SHEET, flags=re.DOTALL)
+    assert re.findall(r"#[0-9a-f]{3,8}\b", other_rules) == []
+    used = set(re.findall(r"(?<![-\w])color: var\(--([\w-]+)\)", other_rules))
     assert used <= {ink for ink, _ in PAIRS}
 
 

@@ -111,4 +111,4 @@ async def test_a9_a_time_before_the_window_is_said_and_the_rest_is_shown(
     await page.open(f"{past_api.url}{address}")
     await page.until("document.querySelector('[role=alert]')?.innerText.startsWith('410')")
     assert await page.evaluate("document.querySelector('[name=asOf]').value.startsWith('2020')")
-    page.errors = [one for one in page.errors if "410" not in one]
+    page.errors = [error for error in page.errors if "410" not in error]

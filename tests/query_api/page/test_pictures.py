@@ -61,10 +61,10 @@ async def test_the_pictures_of_the_documentation(tmp_path: Path, page: Page):
         await page.open(fleet.url)
         silent = "document.querySelector('#main').innerText.includes('lack something: eu3')"
         await page.until(silent, timedelta(seconds=60))
-        for name, address, shown, scheme, width, height in PICTURES:
+        for name, address, awaited, scheme, width, height in PICTURES:
             await page.look(width=width, height=height, scheme=scheme)
             await page.open(f"{fleet.url}{address.format(before=before)}")
-            await page.until(f"document.querySelector('#main').innerText.includes('{shown}')")
+            await page.until(f"document.querySelector('#main').innerText.includes('{awaited}')")
             await page.until(
                 "!document.querySelector('#main').innerText.includes('Still comparing')"
             )

@@ -64,10 +64,10 @@ async def hang(page: Page) -> None:
 
 
 def forgive(page: Page) -> None:
-    page.errors = [one for one in page.errors if "/fleet/v1/" not in one]
+    page.errors = [error for error in page.errors if "/fleet/v1/" not in error]
 
 
-async def check(page: Page, shown: str, *, is_hanging: bool) -> None:
+async def check(page: Page, place: str, *, is_hanging: bool) -> None:
     """A view says that there is no answer, and shows one after its button was pressed."""
     await page.until(f"{ALERT}?.innerText.includes('is not responding')")
     await page.until(f"{ALERT}.querySelector('button')?.innerText === 'Retry'")
@@ -78,7 +78,7 @@ async def check(page: Page, shown: str, *, is_hanging: bool) -> None:
         "document.querySelectorAll('#main :is(.problem, .waiting) button')"
         ".forEach((button) => button.click())"
     )
-    await page.until(f"document.querySelector('#main {shown}')")
+    await page.until(f"document.querySelector('#main {place}')")
     await page.until("!document.querySelector('#main .waiting')")
 
 
@@ -95,7 +95,7 @@ async def test_a_hanging_api_is_said_and_a_retry_works(fleet: QueryApi, page: Pa
 
 @pytest.mark.parametrize(
     "address",
-    ["/", *(pytest.param(one, marks=pytest.mark.ui) for one in VIEWS if one != "/")],
+    ["/", *(pytest.param(view, marks=pytest.mark.ui) for view in VIEWS if view != "/")],
 )
 async def test_a_killed_api_is_said_and_a_retry_works(fleet: QueryApi, page: Page, address: str):
     await page.open(f"{fleet.url}/queues")
@@ -146,9 +146,11 @@ async def test_a_view_that_is_left_cancels_its_requests(fleet: QueryApi, page: P
     await page.open(f"{fleet.url}/queues")
     await hang(page)
     await go(page, "/search?where=settings")
-    asked = "performance.getEntriesByType('resource').filter((one) => one.name.includes('/where'))"
+    requests = (
+        "performance.getEntriesByType('resource').filter((one) => one.name.includes('/where'))"
+    )
     await go(page, "/queues?again")
-    await page.until(f"{asked}.length > 0")  # an entry is written when a request has ended
+    await page.until(f"{requests}.length > 0")  # an entry is written when a request has ended
     await page.call("Fetch.disable")
     await page.until("document.querySelector('#main .badge.good')")
     assert not await page.evaluate(f"Boolean({ALERT})")

@@ -98,7 +98,7 @@ async def test_the_page_is_of_use_within_a_second(api: QueryApi, page: Page):
     files = await page.evaluate(FILES)
     await page.until("document.querySelector('.findings').innerText.includes('same everywhere')")
     print(
-        f"\npage: of use after {[round(one) for one in useful]} ms (the first: a cold browser),"
+        f"\npage: of use after {[round(ms) for ms in useful]} ms (the first: a cold browser),"
         f" {files} bytes of files, {page.received} with the answers about 40 clusters,"
         f" load {os.getloadavg()[0]:.1f}"
     )
@@ -112,23 +112,23 @@ async def test_100_000_rows_stay_smooth(api: QueryApi, page: Page):
     await page.look()
     await page.open(f"{api.url}/search?resource=pods&wide=1")
     await page.until(f"{LOADED} >= 1000")
-    found: dict[str, Any] = {}
-    found["while rows come"] = await page.evaluate(SCROLL % (300, "list.scrollTop + 400"))
+    measures: dict[str, Any] = {}
+    measures["while rows come"] = await page.evaluate(SCROLL % (300, "list.scrollTop + 400"))
     while (await page.evaluate(LOADED)) < ROWS:
         await page.evaluate(SCROLL % (20, "list.scrollHeight"))
-    found["through all rows"] = await page.evaluate(
+    measures["through all rows"] = await page.evaluate(
         SCROLL % (300, "(n / 300) * (list.scrollHeight - list.clientHeight)")
     )
-    found["wheel"] = await page.evaluate(SCROLL % (300, "list.scrollTop - 120"))
+    measures["wheel"] = await page.evaluate(SCROLL % (300, "list.scrollTop - 120"))
     await page.call("HeapProfiler.collectGarbage")
     elements = await page.evaluate("document.querySelectorAll('*').length")
     heap = await page.evaluate("performance.memory.usedJSHeapSize / 2 ** 20")
     print(
-        f"\n{ROWS} rows: frames in ms {found}, {elements} elements, heap {heap:.0f} MiB,"
+        f"\n{ROWS} rows: frames in ms {measures}, {elements} elements, heap {heap:.0f} MiB,"
         f" load {os.getloadavg()[0]:.1f}"
     )
     await page.press("j")
     assert "100,000 objects." in await page.text(".status")
     assert elements < ELEMENTS
     assert heap < HEAP_MB
-    assert max(one["p50"] for one in found.values()) < FRAME_MS
+    assert max(measure["p50"] for measure in measures.values()) < FRAME_MS

@@ -45,7 +45,7 @@ async def fleet(api: QueryApi) -> QueryApi:
 
 def forgive(page: Page, *parts: str) -> None:
     """Drop what the API refuses on purpose: it is no mistake of the page."""
-    page.errors = [one for one in page.errors if not any(part in one for part in parts)]
+    page.errors = [error for error in page.errors if not any(text in error for text in parts)]
 
 
 async def test_everything_can_be_done_by_keyboard(fleet: QueryApi, page: Page):
@@ -102,8 +102,8 @@ async def test_more_rows_come_as_one_scrolls(api: QueryApi, page: Page):
     assert await page.evaluate("document.querySelectorAll('.row').length") < 80
     await page.evaluate("document.querySelector('.list').scrollTop = 1e9")
     await page.until("document.querySelector('.list').innerText.includes('m-0000')")
-    asked = [one for one in page.requests if "view=table" in one]
-    assert len(asked) == 3
+    table_requests = [request for request in page.requests if "view=table" in request]
+    assert len(table_requests) == 3
     assert await page.evaluate("document.querySelector('.list').ariaRowCount") == "2300"
 
 
@@ -148,17 +148,19 @@ async def test_compare_is_read_from_top_to_bottom_on_a_telephone(fleet: QueryApi
 async def test_the_colours_follow_the_system_and_nothing_moves_without_leave(
     fleet: QueryApi, page: Page
 ):
-    seen: dict[str, str] = {}
+    backgrounds: dict[str, str] = {}
     for scheme in ("light", "dark"):
         await page.look(scheme=scheme, motion="reduce")
         await page.open(fleet.url)
-        seen[scheme] = await page.evaluate("getComputedStyle(document.body.parentNode).background")
+        backgrounds[scheme] = await page.evaluate(
+            "getComputedStyle(document.body.parentNode).background"
+        )
         moving = (
             "[...document.querySelectorAll('*')].filter((one) =>"
             " parseFloat(getComputedStyle(one).transitionDuration) > 0).length"
         )
         assert await page.evaluate(moving) == 0
-    assert seen["light"] != seen["dark"]
+    assert backgrounds["light"] != backgrounds["dark"]
 
 
 async def test_what_is_shown_is_said_to_screen_readers(fleet: QueryApi, page: Page):
@@ -203,8 +205,8 @@ async def test_focus_is_seen(fleet: QueryApi, page: Page):
 
 @pytest.fixture
 async def secured(redis: Redis, valkey_url: str, tmp_path: Path) -> AsyncGenerator[SecuredApi]:
-    async with secured_api(redis, valkey_url, tmp_path) as found:
-        yield await found.start()
+    async with secured_api(redis, valkey_url, tmp_path) as server:
+        yield await server.start()
 
 
 async def enter(page: Page, token: str) -> None:
@@ -219,8 +221,8 @@ async def test_a1_the_page_asks_for_a_token_and_shows_what_it_may_read(
 ):
     """Rule A1: the token is in the head of requests only, and in no storage but that of the tab."""
     token = secured.user("ann")
-    own = rule("get list watch", "fleetbus.dev", "clusters", "clusters/pods", names=("eu1",))
-    grant(secured.hub, "ann", own)
+    right = rule("get list watch", "fleetbus.dev", "clusters", "clusters/pods", names=("eu1",))
+    grant(secured.hub, "ann", right)
     await page.open(f"{secured.url}/search?resource=pods")
     await page.until("document.querySelector('dialog[open]')?.innerText.includes('--audience')")
     await enter(page, "invented")
@@ -234,7 +236,7 @@ async def test_a1_the_page_asks_for_a_token_and_shows_what_it_may_read(
     await page.open(f"{secured.url}/live?resource=pods")
     await page.until("document.querySelector('#main').innerText.includes('1 cluster, 1 complete')")
 
-    assert not [one for one in page.requests if token in one]
+    assert not [request for request in page.requests if token in request]
     assert await page.evaluate("Object.values({ ...sessionStorage })") == [token]
     assert await page.evaluate("JSON.stringify(localStorage) + document.cookie") == "{}"
     assert token not in await page.evaluate("document.documentElement.outerHTML")

@@ -57,8 +57,8 @@ async def fleet(api: QueryApi) -> QueryApi:
         {"name": "eu1", "state": "Applied", "health": "Healthy"},
         {"name": "us1", "state": "Unreachable", "message": "no answer"},
     ]
-    held = {"reason": "ManyClusters", "planHash": "abc", "objects": 7, "clusters": ["eu1", "us1"]}
-    status = {"rollout": rollout, "clusters": states, "held": held, "summary": {"ready": "1/3"}}
+    hold = {"reason": "ManyClusters", "planHash": "abc", "objects": 7, "clusters": ["eu1", "us1"]}
+    status = {"rollout": rollout, "clusters": states, "held": hold, "summary": {"ready": "1/3"}}
     await api.add("hub", MCR, "web", namespace="shop", status=status)
     return api
 
@@ -132,15 +132,15 @@ async def test_each_view_opens_by_its_address_and_says_the_command(
 ):
     queue = RedisQueue(redis, "copier")
     await queue.add([Add(Request("copier", "eu1", "prod", "a"))])
-    for address, (shown, command) in ADDRESSES.items():
+    for address, (caption, command) in ADDRESSES.items():
         await page.open(f"{fleet.url}{address}")
-        for text in (shown, command):
-            found = f"document.querySelector('#main').innerText.includes({json.dumps(text)})"
-            await page.until(found)
+        for text in (caption, command):
+            condition = f"document.querySelector('#main').innerText.includes({json.dumps(text)})"
+            await page.until(condition)
         check_commands(await page.evaluate(COMMANDS))
     await queue.aclose()
     # There is no NATS here, and so no history.
-    page.errors = [one for one in page.errors if " 503 " not in one]
+    page.errors = [error for error in page.errors if " 503 " not in error]
 
 
 WORKLOAD = "/object?resource=deployments.apps&namespace=prod&name=w&cluster=eu1"
@@ -233,7 +233,7 @@ async def test_what_a_cluster_says_is_text_and_never_html(api: QueryApi, page: P
         assert await page.evaluate("document.querySelectorAll('#main img,svg').length") == 0
         assert await page.evaluate("document.querySelectorAll('main script').length") == 0
         assert "<img src=x" in await page.text(), address
-    page.errors = [one for one in page.errors if "/fleet/v1/history" not in one]
+    page.errors = [error for error in page.errors if "/fleet/v1/history" not in error]
 
 
 async def test_live_events_come_and_can_be_held(fleet: QueryApi, page: Page):

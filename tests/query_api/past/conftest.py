@@ -14,5 +14,5 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def past(redis: Redis, nats_url: str) -> AsyncGenerator[RecordedPast]:
-    async with recorded_past(redis, nats_url) as made:
-        yield made
+    async with recorded_past(redis, nats_url) as recorded:
+        yield recorded

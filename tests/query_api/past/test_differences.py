@@ -17,9 +17,9 @@ def numbers(value: int, count: int = 500_000) -> bytes:
 def test_a8_two_huge_lists_are_compared_in_a_moment():
     before, after = numbers(1), numbers(2)
     start = time.process_time()
-    found = compare_bodies(before, after)
+    differences = compare_bodies(before, after)
     assert time.process_time() - start < 0.3, "0.7 s, if every difference is counted"
-    assert (len(found.shown), found.more) == (MOST, COUNTED - MOST)
+    assert (len(differences.shown), differences.more) == (MOST, COUNTED - MOST)
 
 
 def test_a8_long_names_of_fields_are_cut():
@@ -30,9 +30,9 @@ def test_a8_long_names_of_fields_are_cut():
             tree = {name: tree}
         return msgspec.json.encode(tree)
 
-    found = compare_bodies(body(1), body(2))
-    assert len(msgspec.json.encode(found.render())) < 100_000
-    assert found.shown[0].path.endswith("k…")
+    differences = compare_bodies(body(1), body(2))
+    assert len(msgspec.json.encode(differences.render())) < 100_000
+    assert differences.shown[0].path.endswith("k…")
 
 
 @pytest.mark.parametrize("large", [300, 100_000])
@@ -55,5 +55,5 @@ def test_differences_that_are_not_counted_make_another_digest():
 
 
 def test_a_body_that_is_no_object_counts_as_empty():
-    whole = compare_bodies(b"[1]", b'{"a": 1}')
-    assert whole.shown == compare_bodies(b"", b'{"a": 1}').shown
+    differences = compare_bodies(b"[1]", b'{"a": 1}')
+    assert differences.shown == compare_bodies(b"", b'{"a": 1}').shown

@@ -36,7 +36,7 @@ NAMES = "ab"
 def changes(dice: random.Random) -> list[tuple[int, str, str, str]]:
     """The changes in a cluster: version, name, verb and UID."""
     version, living = 10, dict[str, str]()
-    found: list[tuple[int, str, str, str]] = []
+    history: list[tuple[int, str, str, str]] = []
     for _ in range(dice.randrange(8, 20)):
         version += dice.randrange(1, 3)
         name = dice.choice(NAMES)
@@ -44,20 +44,20 @@ def changes(dice: random.Random) -> list[tuple[int, str, str, str]]:
         uid = living.setdefault(name, f"u{version}")
         if verb == "deleted":
             del living[name]
-        found.append((version, name, verb, uid))
-    return found
+        history.append((version, name, verb, uid))
+    return history
 
 
 def sessions(dice: random.Random, resource: str) -> list[Event | EpochEnd]:
     """The messages of consecutive watchers: lists, and some of the events after each."""
     history = changes(dice)
     cuts = sorted(dice.sample(range(len(history) + 1), 3))
-    found: list[Event | EpochEnd] = []
+    messages: list[Event | EpochEnd] = []
     for number, cut in enumerate(cuts):
         following = cuts[number + 1] if number + 1 < len(cuts) else len(history)
         end = dice.randrange(cut, following + 1)
-        found += session(history, cut, end, resource, number + 1)
-    return found
+        messages += session(history, cut, end, resource, number + 1)
+    return messages
 
 
 def overlapping(dice: random.Random, resource: str) -> list[Event | EpochEnd]:
@@ -71,13 +71,13 @@ def overlapping(dice: random.Random, resource: str) -> list[Event | EpochEnd]:
         session(history, cut, dice.randrange(cut, len(history) + 1), resource, number + 1)
         for number, cut in enumerate(cuts)
     ]
-    found: list[Event | EpochEnd] = []
+    merged: list[Event | EpochEnd] = []
     while queues := [queue for queue in queues if queue]:
         queue = dice.choice(queues)
         if len(cuts) > 2:
-            queue = next(one for one in queues if one is queue or is_listing(one))
-        found += [queue.pop(0) for _ in range(min(len(queue), dice.randrange(1, 5)))]
-    return found
+            queue = next(other for other in queues if other is queue or is_listing(other))
+        merged += [queue.pop(0) for _ in range(min(len(queue), dice.randrange(1, 5)))]
+    return merged
 
 
 def is_listing(queue: list[Event | EpochEnd]) -> bool:
@@ -97,11 +97,11 @@ def session(
             del present[name]
         else:
             present[name] = at, uid
-    found: list[Event | EpochEnd] = []
-    found += [source.listed(name, at, uid=uid) for name, (at, uid) in present.items()]
-    found.append(source.end(len(present)))
-    found += [source.event(verb, name, at, uid=uid) for at, name, verb, uid in history[cut:end]]
-    return found
+    messages: list[Event | EpochEnd] = []
+    messages += [source.listed(name, at, uid=uid) for name, (at, uid) in present.items()]
+    messages.append(source.end(len(present)))
+    messages += [source.event(verb, name, at, uid=uid) for at, name, verb, uid in history[cut:end]]
+    return messages
 
 
 async def compare(past: RecordedPast, seed: int, *, overlap: bool = False) -> None:
@@ -110,7 +110,7 @@ async def compare(past: RecordedPast, seed: int, *, overlap: bool = False) -> No
     refs = [ObjectRef("eu1", f"core/{resource}", "prod", name) for name in NAMES]
     claims = {message.epoch.id: message.epoch for message in todo}
     begun, hidden = set[int](), set[int]()
-    known: list[tuple[datetime, dict[ObjectRef, bytes]]] = []
+    instants: list[tuple[datetime, dict[ObjectRef, bytes]]] = []
     while todo or sweeps:
         if sweeps and (not todo or dice.random() < 0.2):
             await past.record(sweeps.pop(0))
@@ -127,18 +127,20 @@ async def compare(past: RecordedPast, seed: int, *, overlap: bool = False) -> No
             else:
                 if message.verb is Verb.LISTED:
                     begun.add(message.epoch.id)
-                    hidden |= {one for one in begun if one > message.epoch.id}
+                    hidden |= {epoch for epoch in begun if epoch > message.epoch.id}
                 await past.record(message)
         if hidden:  # items of a list in progress, by those of an older one
             continue
-        known.append((await past.now(), bodies(await past.states.present(refs))))
-        assert bodies(await past.states.at(refs, known[-1][0])) == known[-1][1], f"seed {seed}"
-    for time, then in known:
+        instants.append((await past.now(), bodies(await past.states.present(refs))))
+        assert bodies(await past.states.at(refs, instants[-1][0])) == instants[-1][1], (
+            f"seed {seed}"
+        )
+    for time, then in instants:
         assert bodies(await past.states.at(refs, time)) == then, f"seed {seed}, asked later"
 
 
 def bodies(states: dict[ObjectRef, PastState]) -> dict[ObjectRef, bytes]:
-    return {ref: one.body for ref, one in states.items()}
+    return {ref: state.body for ref, state in states.items()}
 
 
 async def claim(past: RecordedPast, claims: dict[int, Rank], message: Event | EpochEnd) -> None:

@@ -87,8 +87,8 @@ async def test_a9_a_token_that_somebody_has_made_up_is_refused_or_leads_nowhere(
     first = (await past_api.get(PATH, asOf=rfc3339(then), limit=1)).json()
     token = first["continue"]
     raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_")
-    known = msgspec.msgpack.decode(raw, type=PastPosition)
-    forged = msgspec.structs.replace(known, **made_up).to_token()
+    position = msgspec.msgpack.decode(raw, type=PastPosition)
+    forged = msgspec.structs.replace(position, **made_up).to_token()
     answer = await past_api.get(PATH, asOf=rfc3339(then), limit=1, **{"continue": forged})
     assert answer.status_code in (200, 400, 410), answer.text
     if "at" in made_up:

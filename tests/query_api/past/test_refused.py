@@ -36,8 +36,8 @@ async def list_all(past: RecordedPast, source: Source, **objects: int) -> None:
 async def versions(past: RecordedPast, at: datetime, *names: str) -> list[str]:
     """The version of each object at a time; empty if it did not exist."""
     refs = [ObjectRef("eu1", PODS, "prod", name) for name in names]
-    found = await past.states.at(refs, at)
-    events = [found[ref].event if found[ref].is_present else None for ref in refs]
+    states = await past.states.at(refs, at)
+    events = [states[ref].event if states[ref].is_present else None for ref in refs]
     return [event.resource_version if event is not None else "" for event in events]
 
 
@@ -82,10 +82,10 @@ async def test_p4_a9_what_is_refused_hides_no_earlier_event_of_its_verb(past: Re
 
 
 async def test_p4_a9_the_list_of_another_scope_makes_nothing_obsolete(past: RecordedPast):
-    one = await claim(past, 10, Source(scope="one"))
-    await list_all(past, one)
+    source = await claim(past, 10, Source(scope="one"))
+    await list_all(past, source)
     await list_all(past, await claim(past, 20, Source(scope="two")))
-    at = await past.record(one.added("web", 15))
+    at = await past.record(source.added("web", 15))
     assert await versions(past, at, "web") == ["15"]
     assert await past.snapshot.version("web") == "15"
 

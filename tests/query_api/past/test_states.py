@@ -46,10 +46,10 @@ async def test_a9_the_state_is_that_of_the_last_event_before_the_time(past: Reco
 async def test_a9_what_has_no_event_any_more_is_as_the_snapshot_has_it(past: RecordedPast):
     await past.snapshot.apply(EU1.added("old", 5, body=pod("old", 5)))
     at = await past.record(EU1.added("new", 6, body=pod("new", 6)))
-    found = await past.states.at([ref("old"), ref("none"), ref("new")], at)
-    assert found[ref("old")].body == pod("old", 5)
-    assert found[ref("none")].existence is Existence.ABSENT
-    assert found[ref("new")].body == pod("new", 6)
+    states = await past.states.at([ref("old"), ref("none"), ref("new")], at)
+    assert states[ref("old")].body == pod("old", 5)
+    assert states[ref("none")].existence is Existence.ABSENT
+    assert states[ref("new")].body == pod("new", 6)
 
 
 async def test_a9_a_state_before_the_first_event_is_unknown_unless_it_was_recorded(
@@ -153,10 +153,10 @@ async def test_a9_many_objects_of_many_clusters_are_read_together(past: Recorded
         await past.snapshot.apply(*events[first : first + 500])
     at = await past.now()
     refs = [ref(name, cluster) for name in names for cluster in ("eu1", "us1")]
-    found = await past.states.at(refs, at + timedelta(seconds=1))
-    assert all(one.is_present for one in found.values())
-    assert found[ref("pod-3")].body == pod("pod-3", 1003)
-    assert found[ref("pod-3", "us1")].body == pod("pod-3", 4)
+    states = await past.states.at(refs, at + timedelta(seconds=1))
+    assert all(one.is_present for one in states.values())
+    assert states[ref("pod-3")].body == pod("pod-3", 1003)
+    assert states[ref("pod-3", "us1")].body == pod("pod-3", 4)
 
 
 @pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])

@@ -178,8 +178,8 @@ async def test_a2_what_a_user_may_not_read_is_neither_owner_nor_child(
         ann, bob, eve = (api.user(name) for name in ("ann", "bob", "eve"))
         pods, maps = "clusters/pods", "clusters/configmaps"
         grant(api.hub, "ann", rule("get list", "fleetbus.dev", pods))
-        own = rule("get list", "fleetbus.dev", pods, maps, names=("eu1",))
-        grant(api.hub, "bob", own, namespace="prod")
+        right = rule("get list", "fleetbus.dev", pods, maps, names=("eu1",))
+        grant(api.hub, "bob", right, namespace="prod")
         grant(api.hub, "eve", rule("get", "fleetbus.dev", maps))
 
         path = "/fleet/v1/children/eu1/pods/prod/owner"

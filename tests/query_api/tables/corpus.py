@@ -23,11 +23,11 @@ _CREATED: Final = "2001-01-01T00:00:00Z"
 
 def samples() -> dict[str, list[Tree]]:
     """Objects by resource key."""
-    found: dict[str, list[Tree]] = {}
+    by_resource: dict[str, list[Tree]] = {}
     for line in SAMPLES.read_text("utf-8").splitlines():
         sample = json.loads(line)
-        found.setdefault(sample["resource"], []).append(sample["object"])
-    return found
+        by_resource.setdefault(sample["resource"], []).append(sample["object"])
+    return by_resource
 
 
 def variants(sample: Tree) -> Iterator[tuple[str, Tree]]:
@@ -39,13 +39,13 @@ def variants(sample: Tree) -> Iterator[tuple[str, Tree]]:
     changed = copy.deepcopy(sample)
     for *parents, last in list(_places(sample)):
         place: Any = changed
-        for part in parents:
-            place = place[part]
+        for parent in parents:
+            place = place[parent]
         name = ".".join(map(str, (*parents, last)))
         before = copy.copy(place)
-        for what, value in _others(place[last]):
+        for label, value in _others(place[last]):
             place[last] = value
-            yield f"{name} {what}", changed
+            yield f"{name} {label}", changed
         if last != "metadata":
             del place[last]
             yield f"{name} absent", changed
@@ -172,7 +172,7 @@ def _state(dice: _Dice, name: str) -> Tree:
         {"waiting": waiting},
         {},
     )
-    found: Tree = {
+    fields: Tree = {
         "name": name,
         "image": "registry/app:1",
         "imageID": "",
@@ -181,10 +181,10 @@ def _state(dice: _Dice, name: str) -> Tree:
         "state": state,
     }
     if not dice.odds(3):
-        found["started"] = dice.pick(True, False)
+        fields["started"] = dice.pick(True, False)
     if dice.odds(3):
         finished = dice.pick(
             {"finishedAt": "2002-02-02T00:00:00Z"}, {"finishedAt": "2009-02-02T00:00:00Z"}, {}
         )
-        found["lastState"] = {"terminated": {"exitCode": 1, **finished}}
-    return found
+        fields["lastState"] = {"terminated": {"exitCode": 1, **finished}}
+    return fields

@@ -70,10 +70,10 @@ def recordings(printer: Path) -> Iterable[Tree]:
         yield {"resource": resource, "columns": columns}
         for sample, answer, row in zip(objects, answers, listed, strict=True):
             cells = answer["rows"][0]
-            found = {"resource": resource, "name": sample["metadata"]["name"], "cells": cells}
+            recording = {"resource": resource, "name": sample["metadata"]["name"], "cells": cells}
             if row != cells:
-                found["inList"] = row
-            yield found | _variants(printer, sample, cells)
+                recording["inList"] = row
+            yield recording | _variants(printer, sample, cells)
     answers = _ask(printer, [{"object": each} for each in pods()])
     yield {"pods": [without_ages(each["rows"][0][1:]) for each in answers]}
 

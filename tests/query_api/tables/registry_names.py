@@ -48,16 +48,16 @@ def registry_names(kubernetes: Path, apiextensions: Path, aggregator: Path) -> N
 
 
 def _read(files: Iterable[Path], group: str) -> Names:
-    found: Names = {}
+    names: Names = {}
     for file in files:
         text = file.read_text()
         plural, singular = _PLURAL.search(text), _SINGULAR.search(text)
         if plural is None or singular is None:
             continue
         lists = {name: _strings(pattern.search(text)) for name, pattern in _LISTS.items()}
-        found[f"{group}/{plural[1]}"] = {"singular": singular[1], **lists}
-    return found
+        names[f"{group}/{plural[1]}"] = {"singular": singular[1], **lists}
+    return names
 
 
-def _strings(found: re.Match[str] | None) -> list[str]:
-    return re.findall(r'"([^"]+)"', found[1]) if found else []
+def _strings(match: re.Match[str] | None) -> list[str]:
+    return re.findall(r'"([^"]+)"', match[1]) if match else []

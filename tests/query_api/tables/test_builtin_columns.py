@@ -37,58 +37,60 @@ def columns(resource: str) -> list[Column]:
     return list(columns_of(known))
 
 
-def cells(shown: list[Column], tree: Tree) -> list[Any]:
-    return without_ages([column.cell(tree) for column in shown])
+def cells(shown_columns: list[Column], tree: Tree) -> list[Any]:
+    return without_ages([column.cell(tree) for column in shown_columns])
 
 
-def expected(row: list[Any], shown: list[Column]) -> list[Any]:
+def expected(row: list[Any], shown_columns: list[Column]) -> list[Any]:
     """An address has one cell more than columns: clients show as many as there are columns."""
-    return without_ages(row)[: len(shown)]
+    return without_ages(row)[: len(shown_columns)]
 
 
 @pytest.mark.parametrize("resource", COLUMNS)
 def test_the_columns_are_those_of_a_real_server(resource: str):
-    found = [[c.name, c.type, c.format, c.priority] for c in columns(resource)]
+    attributes = [[c.name, c.type, c.format, c.priority] for c in columns(resource)]
 
-    assert found == COLUMNS[resource]
+    assert attributes == COLUMNS[resource]
 
 
 @pytest.mark.parametrize("resource", COLUMNS)
 def test_the_cells_are_those_of_a_real_server(resource: str):
-    shown, objects = columns(resource), SAMPLES[resource]
-    in_list = list(columns_in_list(shown, (("a", each) for each in objects))("a"))
+    all_columns, objects = columns(resource), SAMPLES[resource]
+    in_list = list(columns_in_list(all_columns, (("a", each) for each in objects))("a"))
 
     for sample, row in zip(objects, ROWS[resource], strict=True):
-        assert cells(shown, sample) == expected(row["cells"], shown), row["name"]
+        assert cells(all_columns, sample) == expected(row["cells"], all_columns), row["name"]
         if resource == SORTED:
             continue
         listed = row.get("inList", row["cells"])
-        assert cells(in_list, sample) == expected(listed, shown), row["name"]
+        assert cells(in_list, sample) == expected(listed, all_columns), row["name"]
 
 
 @pytest.mark.parametrize("resource", COLUMNS)
 def test_the_cells_of_changed_objects_are_those_of_a_real_server(resource: str):
-    shown, different = columns(resource), list[str]()
+    all_columns, different = columns(resource), list[str]()
     for sample, row in zip(SAMPLES[resource], ROWS[resource], strict=True):
         unsent = set(row["unsent"])
-        for what, changed in variants(sample):
-            if what in unsent:
+        for label, changed in variants(sample):
+            if label in unsent:
                 continue
-            changes = {int(i): cell for i, cell in row["changes"].get(what, {}).items()}
+            changes = {int(i): cell for i, cell in row["changes"].get(label, {}).items()}
             real = [changes.get(i, cell) for i, cell in enumerate(row["cells"])]
-            found = cells(shown, changed)
-            if found != expected(real, shown):
-                different.append(f"{row['name']}: {what}: {found} != {expected(real, shown)}")
+            actual = cells(all_columns, changed)
+            if actual != expected(real, all_columns):
+                different.append(
+                    f"{row['name']}: {label}: {actual} != {expected(real, all_columns)}"
+                )
 
     assert not different, "\n".join(different[:20])
 
 
 def test_the_cells_of_pods_in_every_state_are_those_of_a_real_server():
-    shown = columns("core/pods")
+    pod_columns = columns("core/pods")
     recorded = next(line["pods"] for line in RECORDED if "pods" in line)
 
     for pod, row in zip(pods(), recorded, strict=True):
-        assert cells(shown, pod)[1:] == row, pod
+        assert cells(pod_columns, pod)[1:] == row, pod
 
 
 def test_every_column_is_compared_with_a_real_server():

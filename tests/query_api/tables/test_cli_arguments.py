@@ -78,33 +78,33 @@ async def test_after_a_second_a_terminal_shows_that_something_is_read_and_a_file
     async with chaos_link(int(fleet.url.rpartition(":")[2]), speaks_nats=False) as link:
         link.hold()
         environment = {"FLEETBUS_API_URL": f"http://127.0.0.1:{link.port}", "HOME": str(tmp_path)}
-        ours, theirs = pty.openpty()
+        terminal, child_end = pty.openpty()
         command = [str(FLEETBUS), "get", "pods", "--no-headers"]
         pipe = asyncio.subprocess.PIPE
         watched = await asyncio.create_subprocess_exec(
-            *command, env=environment, stdout=pipe, stderr=theirs
+            *command, env=environment, stdout=pipe, stderr=child_end
         )
-        os.close(theirs)
-        os.set_blocking(ours, False)
+        os.close(child_end)
+        os.set_blocking(terminal, False)
         unwatched = await asyncio.create_subprocess_exec(
             *command, env=environment, stdout=pipe, stderr=subprocess.PIPE
         )
-        shown = bytearray()
+        output = bytearray()
 
         def is_shown() -> bool:
             with suppress(OSError):  # nothing there, or the end of the terminal
-                shown.extend(os.read(ours, 4096))
-            return b"reading pods" in shown
+                output.extend(os.read(terminal, 4096))
+            return b"reading pods" in output
 
         try:
             await eventually(is_shown)
             link.heal()
             rows, _ = await watched.communicate()
-            others, said = await unwatched.communicate()
+            others, errors = await unwatched.communicate()
             is_shown()
         finally:
-            os.close(ours)
+            os.close(terminal)
 
     assert rows.split()[:3] == [b"c1", b"prod", b"web"]
-    assert shown.endswith(b"\r\x1b[K"), "the line is erased"
-    assert (others, said) == (rows, b"")
+    assert output.endswith(b"\r\x1b[K"), "the line is erased"
+    assert (others, errors) == (rows, b"")

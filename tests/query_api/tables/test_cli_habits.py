@@ -99,7 +99,7 @@ ARGUMENTS: list[tuple[list[str], list[tuple[str, list[str]]]]] = [
 
 @pytest.mark.parametrize(("arguments", "chosen"), ARGUMENTS)
 def test_arguments_are_those_of_kubectl(arguments: list[str], chosen: list[tuple[str, list[str]]]):
-    assert parse_objects(arguments) == [Chosen(*one) for one in chosen]
+    assert parse_objects(arguments) == [Chosen(*choice) for choice in chosen]
 
 
 @pytest.mark.parametrize(
@@ -134,11 +134,11 @@ async def test_several_types_and_names_are_shown_as_kubectl_does(run: Run):
 @pytest.mark.usefixtures("fleet")
 async def test_a_category_shows_all_that_is_in_it(run: Run):
     everything = await run("get", "all")
-    ours = await run("get", "ours")
+    ended = await run("get", "ours")
 
     names = [row[2] for row in everything.rows if row and row[2] != "NAME"]
     assert names == ["pod/web", "pod/db", "pod/web", "deployment.apps/web"]
-    assert [row[2] for row in ours.rows] == ["NAME", "w1"]
+    assert [row[2] for row in ended.rows] == ["NAME", "w1"]
 
 
 @pytest.mark.usefixtures("fleet")
@@ -164,7 +164,7 @@ async def test_the_options_of_kubectl(run: Run):
 
 @pytest.mark.usefixtures("fleet")
 async def test_templates_print_what_they_say(run: Run):
-    one = await run("get", "pod/db", "-o", "jsonpath={.metadata.name} {.status.phase}")
+    ended = await run("get", "pod/db", "-o", "jsonpath={.metadata.name} {.status.phase}")
     many = await run("get", "pods", "-o", "jsonpath={range .items[*]}{.metadata.name},{end}")
     where = await run(
         "get", "pods", "-o", r"jsonpath={.items[*].metadata.annotations.fleetbus\.dev/cluster}"
@@ -172,7 +172,7 @@ async def test_templates_print_what_they_say(run: Run):
     columns = "NAME:.metadata.name,IMAGES:.spec.containers[*].image,NODE:.spec.nodeName"
     custom = await run("get", "po", "-o", f"custom-columns={columns}")
 
-    assert one.out == "db Pending"
+    assert ended.out == "db Pending"
     assert many.out == "web,db,web,"
     assert where.out == "c1 c1 c2"
     assert custom.rows[:2] == [["NAME", "IMAGES", "NODE"], ["web", "nginx:1", "<none>"]]
@@ -215,11 +215,11 @@ async def test_it_is_said_how_events_are_watched(fleet: QueryApi, run: Run, word
 
 @pytest.mark.usefixtures("fleet")
 async def test_api_resources_lists_the_types(run: Run):
-    shown = await run("api-resources")
+    ended = await run("api-resources")
     names = await run("api-resources", "-o", "name")
     wide = await run("api-resources", "-o", "wide", "--no-headers")
 
-    assert ["widgets", "wd", "example.com/v1", "true", "Widget"] in shown.rows
+    assert ["widgets", "wd", "example.com/v1", "true", "Widget"] in ended.rows
     assert "widgets.example.com" in names.out.splitlines()
     assert ["pods", "po", "v1", "true", "Pod", "all"] in wide.rows
     assert (await run("api-resources", "--not-namespaced")).out == ""
@@ -269,18 +269,18 @@ async def test_a_closed_pipe_ends_quietly(fleet: QueryApi, environment: dict[str
 
 async def on_terminal(environment: dict[str, str], *argv: str) -> str:
     def start() -> str:
-        ours, theirs = pty.openpty()
-        with os.fdopen(ours, "rb", buffering=0) as reader:
-            child = subprocess.Popen([FLEETBUS, *argv], stdout=theirs, env=environment)
-            os.close(theirs)
-            found = b""
+        terminal, child_end = pty.openpty()
+        with os.fdopen(terminal, "rb", buffering=0) as reader:
+            child = subprocess.Popen([FLEETBUS, *argv], stdout=child_end, env=environment)
+            os.close(child_end)
+            output = b""
             try:
-                while part := reader.read(4096):
-                    found += part
+                while chunk := reader.read(4096):
+                    output += chunk
             except OSError:  # the end of a terminal
                 pass
             child.wait()
-        return found.decode()
+        return output.decode()
 
     return await asyncio.to_thread(start)
 
@@ -289,11 +289,11 @@ async def on_terminal(environment: dict[str, str], *argv: str) -> str:
 async def test_there_are_colours_on_a_terminal_only_and_never_with_no_color(
     run: Run, environment: dict[str, str]
 ):
-    shown = await on_terminal({**environment, "TERM": "xterm"}, "get", "pods")
+    output = await on_terminal({**environment, "TERM": "xterm"}, "get", "pods")
     plain = await on_terminal({**environment, "TERM": "xterm", "NO_COLOR": "1"}, "get", "pods")
 
-    assert "\x1b[1mCLUSTER" in shown
-    assert "\x1b[33mc1" in shown  # the pending one
+    assert "\x1b[1mCLUSTER" in output
+    assert "\x1b[33mc1" in output  # the pending one
     assert "\x1b" not in plain
     assert "\x1b" not in (await run("get", "pods")).out
 
@@ -329,8 +329,8 @@ async def test_bash_completes_types_names_and_clusters(
         return ended.stdout.split()
 
     for line, expected in COMPLETIONS.items():
-        found = await asyncio.to_thread(complete, line)
-        assert found == expected.split(), line
+        offers = await asyncio.to_thread(complete, line)
+        assert offers == expected.split(), line
 
 
 @pytest.mark.usefixtures("fleet")
@@ -363,7 +363,7 @@ async def test_names_that_a_shell_would_evaluate_are_not_offered(
     for name in ("x:plain", r"x\$(id)", "x$(id)", "x`id`", "x;id", "x*", "x y", "x'y", "x\nid"):
         await fleet.add("c1", key, name, namespace="")
     for shell in ("bash", "zsh", "fish"):
-        asked = {
+        completion = {
             "_FLEETBUS_COMPLETE": f"complete_{shell}",
             "COMP_WORDS": "fleetbus get clusterroles x",
             "COMP_CWORD": "3",
@@ -373,7 +373,7 @@ async def test_names_that_a_shell_would_evaluate_are_not_offered(
         ended = await asyncio.to_thread(
             subprocess.run,
             [FLEETBUS],
-            env={**environment, **asked},
+            env={**environment, **completion},
             capture_output=True,
             text=True,
             check=True,

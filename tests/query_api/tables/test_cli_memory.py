@@ -46,8 +46,8 @@ async def test_t19_a_long_table_is_printed_in_bounded_memory(api: QueryApi, tmp_
     )
     assert child.stdout is not None
     rows, peak = 0, 0.0
-    while part := await child.stdout.read(2**20):
-        rows += part.count(b"\n")
+    while chunk := await child.stdout.read(2**20):
+        rows += chunk.count(b"\n")
         with suppress(FileNotFoundError, AssertionError):  # it may have ended meanwhile
             peak = max(peak, memory_of(child.pid, "VmHWM"))
 

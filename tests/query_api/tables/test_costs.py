@@ -67,7 +67,7 @@ def wide_object(size: int) -> Tree:
     lists = dict.fromkeys(_LISTS, many)
     strings = {str(number): "v" for number in range(size)}
     selector = {"matchLabels": strings, "matchExpressions": many}
-    part = {
+    fields = {
         **lists,
         "selector": selector,
         "podSelector": selector,
@@ -77,7 +77,7 @@ def wide_object(size: int) -> Tree:
     }
     metadata = {"name": "x", "labels": strings, "annotations": strings}
     subsets = [{"addresses": many, "ports": many}]
-    return {**lists, "metadata": metadata, "spec": part, "status": part, "subsets": subsets,
+    return {**lists, "metadata": metadata, "spec": fields, "status": fields, "subsets": subsets,
             "data": strings, "endpoints": many}  # fmt: skip
 
 

@@ -25,8 +25,8 @@ OBJECT: Tree = {
 
 
 def widgets(**definitions: list[PrinterColumn]) -> KnownResource:
-    given = {name: Definition(columns=columns) for name, columns in definitions.items()}
-    return KnownResource("example.com", "widgets", "Widget", True, ("v1",), definitions=given)
+    by_cluster = {name: Definition(columns=columns) for name, columns in definitions.items()}
+    return KnownResource("example.com", "widgets", "Widget", True, ("v1",), definitions=by_cluster)
 
 
 def column(path: str, type_: str = "string", name: str = "X") -> PrinterColumn:
@@ -59,27 +59,27 @@ def column(path: str, type_: str = "string", name: str = "X") -> PrinterColumn:
     ],
 )
 def test_a_cell_is_the_first_value_if_it_is_of_the_type(path: str, type_: str, cell: Any):
-    _, found = columns_of(widgets(c1=[column(path, type_)]))
+    _, cell_column = columns_of(widgets(c1=[column(path, type_)]))
 
-    assert found.render(OBJECT, PathBudget()) == cell
+    assert cell_column.render(OBJECT, PathBudget()) == cell
 
 
 def test_a_date_is_an_age():
-    _, found = columns_of(widgets(c1=[column(".status.at", "date")]))
+    _, cell_column = columns_of(widgets(c1=[column(".status.at", "date")]))
 
-    assert str(found.render(OBJECT, PathBudget())).endswith("y")
+    assert str(cell_column.render(OBJECT, PathBudget())).endswith("y")
 
 
 def test_without_a_definition_there_is_the_age():
-    for known in (widgets(), widgets(c1=[])):
-        name, age = columns_of(known)
+    for resource in (widgets(), widgets(c1=[])):
+        name, age = columns_of(resource)
         assert (name.name, age.name, age.type) == ("Name", "Age", "date")
 
 
 def test_clusters_of_the_answer_decide_and_the_most_common_definition_wins():
-    one, other = [column(".a", name="A")], [column(".b", name="B")]
-    known = widgets(c1=one, c2=other, c3=other)
+    first, other = [column(".a", name="A")], [column(".b", name="B")]
+    resource = widgets(c1=first, c2=other, c3=other)
 
-    assert [c.name for c in columns_of(known)] == ["Name", "B"]
-    assert [c.name for c in columns_of(known, ["c1"])] == ["Name", "A"]
-    assert [c.name for c in columns_of(known, ["c4"])] == ["Name", "Age"]
+    assert [c.name for c in columns_of(resource)] == ["Name", "B"]
+    assert [c.name for c in columns_of(resource, ["c1"])] == ["Name", "A"]
+    assert [c.name for c in columns_of(resource, ["c4"])] == ["Name", "Age"]

@@ -55,7 +55,7 @@ async def test_a4_a_table_has_columns_freshness_rows_and_an_end(fleet: QueryApi)
 
 
 async def test_a_table_is_selected_like_a_list(fleet: QueryApi, subtests: pytest.Subtests):
-    for query, shown in [
+    for query, expected in [
         ({"namespace": "test"}, ["c1/db"]),
         ({"name": "web"}, ["c1/web", "c2/web"]),
         ({"cluster": "c2"}, ["c2/web"]),
@@ -65,27 +65,27 @@ async def test_a_table_is_selected_like_a_list(fleet: QueryApi, subtests: pytest
         ({"limit": "2"}, ["c1/web", "c1/db"]),
         ({"sort": "-metadata.namespace,metadata.name"}, ["c1/db", "c1/web", "c2/web"]),
     ]:
-        with subtests.test(query=query, shown=shown):
+        with subtests.test(query=query, shown=expected):
             _, *rows, end = await table(fleet, **query)
 
-            assert [f"{row[0]}/{row[2]}" for row in rows] == shown
-            assert end["end"]["rows"] == len(shown)
+            assert [f"{row[0]}/{row[2]}" for row in rows] == expected
+            assert end["end"]["rows"] == len(expected)
             assert end["end"]["hasMore"] is ("limit" in query)
 
 
 @pytest.mark.parametrize("sort", ["", "-metadata.name"])
 async def test_a_table_goes_on_where_an_earlier_one_ended(fleet: QueryApi, sort: str):
-    asked = {"sort": sort} if sort else {}
-    _, *whole, last = await table(fleet, **asked)
+    parameters = {"sort": sort} if sort else {}
+    _, *rows, last = await table(fleet, **parameters)
     assert (last["end"]["hasMore"], last["end"]["continue"]) == (False, "")
 
-    found: list[Any] = []
+    paged: list[Any] = []
     token: dict[str, str] = {}
-    for _ in whole:
-        _, row, end = await table(fleet, limit="1", **asked, **token)
-        found.append(row)
+    for _ in rows:
+        _, row, end = await table(fleet, limit="1", **parameters, **token)
+        paged.append(row)
         token = {"continue": end["end"]["continue"]}
-    assert found == whole
+    assert paged == rows
     assert token == {"continue": ""}
 
 
@@ -169,7 +169,7 @@ async def test_an_unknown_resource_is_a_404(fleet: QueryApi):
 async def test_the_types_of_the_fleet_are_listed(fleet: QueryApi):
     answer = await fleet.client.get(f"{fleet.url}/fleet/v1/resources")
 
-    pods = next(one for one in answer.json()["items"] if one["plural"] == "pods")
+    pods = next(item for item in answer.json()["items"] if item["plural"] == "pods")
     assert pods == {
         "group": "core",
         "plural": "pods",

@@ -114,11 +114,11 @@ async def test_t19_every_form_follows_one_object(fleet: QueryApi, get: Get):
         for _ in range(2):
             lines = [await yaml.line() for _ in range(2)]
             assert lines == ["---\n", "# cluster: c1\n"]
-            found = await document(tree)
-            assert (found["cluster"], found["object"]["metadata"]["name"]) == ("c1", "a")
+            content = await document(tree)
+            assert (content["cluster"], content["object"]["metadata"]["name"]) == ("c1", "a")
             while "phase: " not in await yaml.line():
                 pass
-            if found["object"]["status"]["phase"] == "Pending":
+            if content["object"]["status"]["phase"] == "Pending":
                 await fleet.add("c1", PODS, "other")
                 await fleet.add("c1", PODS, "a", status={"phase": "Running"})
         assert [await words.line(), await table.row()] == ["a=Running\n", ["c1", "Running"]]
@@ -155,9 +155,9 @@ async def test_a5_nothing_is_lost_or_repeated_while_the_api_is_restarted(
             assert (await running.row())[2::7] == ["a"]
             await api.add("c1", PODS, "d")
             assert (await running.row())[2] == "d"
-            status, said = await running.end()
+            status, errors = await running.end()
     assert status == 130
-    assert said.count("\n") == said.count("does not answer") == 1
+    assert errors.count("\n") == errors.count("does not answer") == 1
 
 
 FORMS = {
@@ -193,16 +193,16 @@ async def test_a5_after_a_longer_outage_only_what_changed_is_shown(
         await api.add("c1", PODS, "d")
         await snapshot.forget_changes()
         async with served(valkey_url, tmp_path, port=int(url.rpartition(":")[2])):
-            shown = [await running.row() for _ in range(3)]
+            shown_rows = [await running.row() for _ in range(3)]
             await api.add("c1", PODS, "after")
             assert (await running.row())[0] == "ADDED"
-            status, said = await running.end()
+            status, errors = await running.end()
     gone, changed, new = FORMS[form]
     words = {"DELETED": gone, "MODIFIED": changed, "ADDED": new}
-    assert sorted(row[0] for row in shown) == sorted(words)
-    for kind, *cells in shown:
+    assert sorted(row[0] for row in shown_rows) == sorted(words)
+    for kind, *cells in shown_rows:
         assert " ".join(cells).startswith(words[kind])
-    assert (status, said.count("\n")) == (130, said.count("does not answer"))
+    assert (status, errors.count("\n")) == (130, errors.count("does not answer"))
 
 
 REFUSED = {
@@ -220,9 +220,9 @@ async def test_a_watch_of_anything_else_is_refused(get: Get, subtests: pytest.Su
         with subtests.test(arguments=arguments, reason=reason):
             async with get(*arguments) as running:
                 await running.process.wait()
-                status, said = await running.end()
-            assert (status, said.count("\n")) == (2, 1)
-            assert reason in said.lower()
+                status, errors = await running.end()
+            assert (status, errors.count("\n")) == (2, 1)
+            assert reason in errors.lower()
 
 
 @pytest.mark.usefixtures("fleet")
@@ -230,5 +230,5 @@ async def test_a_watch_of_what_does_not_exist_ends_at_once(get: Get):
     for arguments, reason in ((("pod/none",), "'none'"), (("secrets",), "not watched by default")):
         async with get(*arguments, "-w") as running:
             await running.process.wait()
-            status, said = await running.end()
-        assert (status, reason in said) == (1, True)
+            status, errors = await running.end()
+        assert (status, reason in errors) == (1, True)

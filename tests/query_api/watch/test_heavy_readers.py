@@ -161,9 +161,9 @@ class Informer:
     async def _list(self) -> None:
         query = {"resourceVersion": "0"}  # as an informer's first list: all in one answer
         async with self._session.get(self._path, params=query) as answer:
-            found = msgspec.json.decode(await answer.read(), type=_List)
-        self.held = {one.metadata.name: one.data.n for one in found.items}
-        self.version = found.metadata.resource_version
+            listed = msgspec.json.decode(await answer.read(), type=_List)
+        self.held = {item.metadata.name: item.data.n for item in listed.items}
+        self.version = listed.metadata.resource_version
         self.lists += 1
 
     async def _watch(self) -> None:
@@ -176,18 +176,18 @@ class Informer:
                     return
                 self._take(event.type, msgspec.convert(event.object, _Object))
 
-    def _take(self, kind: str, found: _Object) -> None:
-        self.version = found.metadata.resource_version
+    def _take(self, kind: str, obj: _Object) -> None:
+        self.version = obj.metadata.resource_version
         if kind == "DELETED":
-            self.held.pop(found.metadata.name, None)
+            self.held.pop(obj.metadata.name, None)
         elif kind != "BOOKMARK":
-            self.held[found.metadata.name] = found.data.n
+            self.held[obj.metadata.name] = obj.data.n
 
 
 @asynccontextmanager
 async def running(*loops: Coroutine[Any, Any, None]) -> AsyncGenerator[list[asyncio.Task[None]]]:
     """Run loops until the block ends; one that has failed by then fails the test."""
-    tasks = [asyncio.create_task(one) for one in loops]
+    tasks = [asyncio.create_task(coroutine) for coroutine in loops]
     try:
         yield tasks
     finally:
@@ -231,14 +231,14 @@ async def client_of(fleet: Fleet) -> AsyncGenerator[aiohttp.ClientSession]:
 
 @pytest.fixture
 async def fleet(redis: Redis, valkey_url: str, tmp_path: Path) -> AsyncGenerator[Fleet]:
-    held = HeldPort(LOOPBACK)
+    port = HeldPort(LOOPBACK)
     try:
-        found = Fleet(redis, valkey_url, tmp_path, held.number)
-        await found.fill()
-        await found.write(("eu1", "core/configmaps"), ["neighbour"])
-        yield found
+        server = Fleet(redis, valkey_url, tmp_path, port.number)
+        await server.fill()
+        await server.write(("eu1", "core/configmaps"), ["neighbour"])
+        yield server
     finally:
-        held.release()
+        port.release()
 
 
 @pytest.mark.full
@@ -254,9 +254,9 @@ async def test_a8_many_clients_that_list_and_watch_everything_are_served_and_so_
         ]
 
         def agree() -> bool:
-            return all(one.held == fleet.expected[one.place] for one in informers)
+            return all(informer.held == fleet.expected[informer.place] for informer in informers)
 
-        async with running(*(one.run() for one in informers)):
+        async with running(*(informer.run() for informer in informers)):
             seconds, rounds = list[float](), list[int]()
             async with fleet.serving() as pid:
                 idle = memory_of(pid)
@@ -272,4 +272,4 @@ async def test_a8_many_clients_that_list_and_watch_everything_are_served_and_so_
                 await eventually(agree, PATIENCE)
     assert grown < GROWTH
     assert max(seconds) < SLOWEST
-    assert {one.lists for one in informers} == {1}, "a restart makes nobody list again"
+    assert {informer.lists for informer in informers} == {1}, "a restart makes nobody list again"

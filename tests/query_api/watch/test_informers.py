@@ -40,10 +40,10 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def program() -> Path:
     """The program."""
-    found = find_go_program("cache")
-    if found is None:
+    binary = find_go_program("cache")
+    if binary is None:
         pytest.skip("there is no Go here, or no client-go")
-    return found
+    return binary
 
 
 class Fleet:
@@ -110,19 +110,19 @@ class Fleet:
 
     def selected(self, selector: str) -> dict[str, str]:
         """The expected content of a cache."""
-        held = self.expected.items()
-        return {f"prod/{name}": n for name, (n, app) in held if not selector or app == "web"}
+        entries = self.expected.items()
+        return {f"prod/{name}": n for name, (n, app) in entries if not selector or app == "web"}
 
 
 @asynccontextmanager
 async def fleet(folder: Path) -> AsyncGenerator[Fleet]:
-    held = HeldPort(LOOPBACK)
+    port = HeldPort(LOOPBACK)
     try:
         async with (
             valkey_server(dir=folder / "valkey") as server,
             Redis.from_url(server.url) as redis,
         ):
-            found = Fleet(redis, server.url, folder, held.number)
+            found = Fleet(redis, server.url, folder, port.number)
             await found.fill()
             await found.start()
             try:
@@ -130,38 +130,41 @@ async def fleet(folder: Path) -> AsyncGenerator[Fleet]:
             finally:
                 await found.stop()
     finally:
-        held.release()
+        port.release()
 
 
 @pytest.mark.parametrize("lists", [True, False])
 async def test_a6_informers_equal_the_snapshot_after_restarts_and_a_lost_store(
     program: Path, tmp_path: Path, lists: bool
 ):
-    async with fleet(tmp_path) as found, AsyncExitStack() as exits:
-        await found.change(60)
-        one = f"{found.url}/kube/eu1"
+    async with fleet(tmp_path) as server, AsyncExitStack() as exits:
+        await server.change(60)
+        address = f"{server.url}/kube/eu1"
         caches = {
             selector: await exits.enter_async_context(
-                informer_cache(program, one, selector, lists=lists)
+                informer_cache(program, address, selector, lists=lists)
             )
             for selector in ("", WEB)
         }
 
         async def agree() -> bool:
             return all(
-                [await cache.read() == found.selected(which) for which, cache in caches.items()]
+                [
+                    await cache.read() == server.selected(selector)
+                    for selector, cache in caches.items()
+                ]
             )
 
         await eventually(agree, BACKOFF)
         for _ in range(3):
-            await found.change(50)
-            await found.stop()
-            await found.change(50)
-            await found.start()
-            await found.change(50)
+            await server.change(50)
+            await server.stop()
+            await server.change(50)
+            await server.start()
+            await server.change(50)
             await eventually(agree, BACKOFF)
-        await found.snapshot.redis.flushall()
-        await found.change(0)
-        await found.fill()
-        await found.change(50)
+        await server.snapshot.redis.flushall()
+        await server.change(0)
+        await server.fill()
+        await server.change(50)
         await eventually(agree, BACKOFF)

@@ -84,8 +84,8 @@ def subscription(*, since: int = 0, opened: int = 0) -> Subscription:
     )
 
 
-def shown(one: Subscription) -> list[str]:
-    return one.take().decode().splitlines()
+def shown(sub: Subscription) -> list[str]:
+    return sub.take().decode().splitlines()
 
 
 # --- a change, and an object that is read later ---------------------------------------------------
@@ -95,29 +95,29 @@ def test_a5_a_change_that_a_later_one_supersedes_is_left_to_the_later_one():
     settler = Settler()
     first, second = change(3, "added"), change(5, "modified")
     assert settler.settle(first, state(5)) is None
-    found = settler.settle(second, state(5))
-    assert found is not None
-    assert (found.version, found.existed, found.began) == (5, False, 3)
+    settled = settler.settle(second, state(5))
+    assert settled is not None
+    assert (settled.version, settled.existed, settled.began) == (5, False, 3)
 
 
 def test_a5_the_change_after_one_that_nobody_could_see_stands_for_itself():
     settler = Settler()
     settler.skip(change(3, "added"))
     settler.forget(change(4, "modified"))
-    found = settler.settle(change(5, "modified"), state(5))
-    assert found is not None
-    assert (found.existed, found.began) == (True, 5)
+    settled = settler.settle(change(5, "modified"), state(5))
+    assert settled is not None
+    assert (settled.existed, settled.began) == (True, 5)
 
 
 def test_a5_what_was_deleted_and_created_again_between_two_reads_is_another_object():
     settler = Settler()
     settler.skip(change(3, "deleted"))
-    found = settler.settle(change(4, "added"), state(4))
-    assert found is not None
-    assert found.is_other
-    one = subscription()
-    one.offer(found, Shown.YES, is_match=True)
-    assert shown(one) == ["DELETED web@3", "ADDED web@4"]
+    settled = settler.settle(change(4, "added"), state(4))
+    assert settled is not None
+    assert settled.is_other
+    sub = subscription()
+    sub.offer(settled, Shown.YES, is_match=True)
+    assert shown(sub) == ["DELETED web@3", "ADDED web@4"]
 
 
 # --- a list, and events beside it -----------------------------------------------------------------
@@ -126,17 +126,17 @@ def test_a5_what_was_deleted_and_created_again_between_two_reads_is_another_obje
 def test_a5_a_list_that_may_be_younger_than_its_version_is_taken_for_shown():
     """The client may have listed an object that was created after the version of its list."""
     deletion = make_bare(("eu1", "prod", "web"), 4, existed=False, began=3)
-    one = subscription(since=1, opened=5)
-    one.offer(deletion, Shown.NO, is_match=False)
-    assert shown(one) == ["DELETED web@4"]
+    sub = subscription(since=1, opened=5)
+    sub.offer(deletion, Shown.NO, is_match=False)
+    assert shown(sub) == ["DELETED web@4"]
     later = subscription(since=1, opened=2)
     later.offer(deletion, Shown.NO, is_match=False)
     assert shown(later) == []
 
 
 def test_a5_events_that_a_list_shows_already_are_dropped_and_no_others():
-    one = subscription()
-    one.hold()
+    sub = subscription()
+    sub.hold()
     for each in (
         event(5, "old"),  # before the list
         event(7, "late"),  # the list shows it in a later state
@@ -144,10 +144,10 @@ def test_a5_events_that_a_list_shows_already_are_dropped_and_no_others():
         event(6, "new", existed=False),
         event(5, "old", cluster="us1"),  # a cluster that was not listed
     ):
-        one.offer(each, Shown.YES if each.existed else Shown.NO, is_match=True)
-    one.skip_listed(["eu1"], 5, {("eu1", "prod", "late"): 8})
-    one.flush(visibility={("eu1", "prod", "late"): Shown.YES})
-    assert shown(one) == ["MODIFIED late@8", "ADDED new@6", "MODIFIED old@5"]
+        sub.offer(each, Shown.YES if each.existed else Shown.NO, is_match=True)
+    sub.skip_listed(["eu1"], 5, {("eu1", "prod", "late"): 8})
+    sub.flush(visibility={("eu1", "prod", "late"): Shown.YES})
+    assert shown(sub) == ["MODIFIED late@8", "ADDED new@6", "MODIFIED old@5"]
 
 
 def test_a5_what_is_listed_has_no_version_beyond_the_events_that_are_held_back():
@@ -170,29 +170,29 @@ def test_a5_what_is_listed_has_no_version_beyond_the_events_that_are_held_back()
 def test_a5_what_a_list_has_shown_is_not_added_again(kinds: list[str], expected: list[str]):
     """Its rows are read after its version, so the events of what they show may be still to come."""
     *skipped, last = [change(version, kind) for version, kind in enumerate(kinds, 6)]
-    one, listed, settler = subscription(), Listed(["eu1"], 5), Settler()
-    one.hold()
+    sub, listed, settler = subscription(), Listed(["eu1"], 5), Settler()
+    sub.hold()
     listed.begin(5)
     listed.take(state(6).entry)
-    one.skip_listed(["eu1"], listed.version, listed.late)
-    one.flush(visibility=listed.shown(), since=listed.version)
+    sub.skip_listed(["eu1"], listed.version, listed.late)
+    sub.flush(visibility=listed.shown(), since=listed.version)
     for each in skipped:
         settler.skip(each)
-    found = settler.settle(last, state(last.version))
-    assert found is not None
-    one.offer(found, Shown.YES if found.existed else Shown.NO, is_match=True)
-    assert shown(one) == expected
+    settled = settler.settle(last, state(last.version))
+    assert settled is not None
+    sub.offer(settled, Shown.YES if settled.existed else Shown.NO, is_match=True)
+    assert shown(sub) == expected
 
 
 def test_a8_what_was_held_back_counts_until_it_is_shown():
-    one = subscription()
-    one.hold()
-    one.offer(event(1), Shown.NO, is_match=True)
-    assert one.waiting == len(event(1).entry.body)
-    one.flush()
-    assert one.waiting == len(b"ADDED web@1\n")
-    assert shown(one) == ["ADDED web@1"]
-    assert one.waiting == 0
+    sub = subscription()
+    sub.hold()
+    sub.offer(event(1), Shown.NO, is_match=True)
+    assert sub.waiting == len(event(1).entry.body)
+    sub.flush()
+    assert sub.waiting == len(b"ADDED web@1\n")
+    assert shown(sub) == ["ADDED web@1"]
+    assert sub.waiting == 0
 
 
 # --- a selection, and events while it is read -----------------------------------------------------
@@ -272,7 +272,7 @@ async def test_a5_a_watch_that_begins_while_another_one_catches_up_misses_nothin
 
 
 async def test_a5_who_listens_while_the_end_is_asked_for_is_not_passed_over(snapshot: Snapshot):
-    seen: list[str] = []
+    names: list[str] = []
 
     class Listens(Feed):
         """Somebody begins to listen, and something changes, before the end is known."""
@@ -285,13 +285,13 @@ async def test_a5_who_listens_while_the_end_is_asked_for_is_not_passed_over(snap
 
     class Listener:
         def changed(self, changes: list[Change]) -> None:
-            seen.extend(one.name for one in changes)
+            names.extend(each_change.name for each_change in changes)
 
     tail = FeedTail(Listens(snapshot.redis, snapshot.keys))
     async with tail.running():
         await tail.catch_up()
         await tail.catch_up()
-        assert seen == ["web"]
+        assert names == ["web"]
 
 
 def test_a8_who_is_furthest_behind_is_cut_while_too_much_waits_for_all(
@@ -299,18 +299,18 @@ def test_a8_who_is_furthest_behind_is_cut_while_too_much_waits_for_all(
 ):
     monkeypatch.setattr(broadcaster, "_MAX_WAITING", 100)
     delivery = _broadcaster(cast("Any", None))
-    found = {size: subscription() for size in (20, 50, 60, 70)}
-    for size, one in found.items():
-        one.put(b"x" * size)
-        delivery.join(PODS, one)
+    by_size = {size: subscription() for size in (20, 50, 60, 70)}
+    for size, sub in by_size.items():
+        sub.put(b"x" * size)
+        delivery.join(PODS, sub)
     delivery._limit_waiting()  # pyright: ignore[reportPrivateUsage]
-    assert {size: one.end_reason for size, one in found.items()} == {
+    assert {size: one.end_reason for size, one in by_size.items()} == {
         20: None,
         50: None,
         60: EndReason.SLOW,
         70: EndReason.SLOW,
     }
-    assert shown(found[70]) == ["ERROR 410"]
+    assert shown(by_size[70]) == ["ERROR 410"]
 
 
 def _broadcaster(tail: FeedTail) -> Broadcaster:

@@ -65,7 +65,7 @@ async def test_a5_entering_a_selection_is_added_and_leaving_it_deleted(
 ):
     since = await version_of(fleet)
     async with watching(fleet.client, EU1, resourceVersion=since, **query) as watch:
-        seen: list[str] = []
+        expected_lines: list[str] = []
         steps: list[tuple[str, dict[str, Any], str]] = [
             ("db", inside, "ADDED db"),
             ("db", inside | {"spec": {}}, "MODIFIED db"),
@@ -77,11 +77,11 @@ async def test_a5_entering_a_selection_is_added_and_leaving_it_deleted(
         ]
         for name, state, expected in steps:
             await fleet.add("eu1", PODS, name, **state)
-            seen += filter(None, [expected])
-            await watch.has(*seen)
+            expected_lines += filter(None, [expected])
+            await watch.has(*expected_lines)
         await delete(fleet, "eu1", "db")
         await delete(fleet, "eu1", "new")
-        await watch.has(*seen, "DELETED new")
+        await watch.has(*expected_lines, "DELETED new")
         assert watch.versions == sorted(watch.versions)
 
 
@@ -121,22 +121,22 @@ async def test_a5_one_object_by_its_name(fleet: QueryApi):
         await watch.has("ADDED web", "ADDED web")
 
 
-def apply_to(shown: dict[str, str], watch: WatchClient) -> dict[str, str]:
+def apply_to(objects: dict[str, str], watch: WatchClient) -> dict[str, str]:
     """The cache of a client that has listed, and takes the events."""
-    shown = dict(shown)
-    for one in watch.events:
-        metadata = one["object"]["metadata"]
-        if one["type"] == "DELETED":
-            shown.pop(metadata["name"], None)
-        elif one["type"] in ("ADDED", "MODIFIED"):
-            shown[metadata["name"]] = metadata["labels"]["at"]
-    return shown
+    objects = dict(objects)
+    for event in watch.events:
+        metadata = event["object"]["metadata"]
+        if event["type"] == "DELETED":
+            objects.pop(metadata["name"], None)
+        elif event["type"] in ("ADDED", "MODIFIED"):
+            objects[metadata["name"]] = metadata["labels"]["at"]
+    return objects
 
 
 async def listed(api: QueryApi, **query: str) -> tuple[dict[str, str], str]:
-    found = (await api.get(EU1, **query)).json()
-    items = {i["metadata"]["name"]: i["metadata"]["labels"]["at"] for i in found["items"]}
-    return items, found["metadata"]["resourceVersion"]
+    answer = (await api.get(EU1, **query)).json()
+    items = {i["metadata"]["name"]: i["metadata"]["labels"]["at"] for i in answer["items"]}
+    return items, answer["metadata"]["resourceVersion"]
 
 
 @pytest.mark.parametrize("query", [{}, {"labelSelector": "app=web"}, {"fieldSelector": "x=1"}])
@@ -160,12 +160,12 @@ async def test_a5_a_list_and_its_watch_are_the_state_at_any_time(
 
     async def follow(delay: float) -> None:
         await asyncio.sleep(delay)
-        shown, since = await listed(fleet, **query)
+        objects, since = await listed(fleet, **query)
         await asyncio.sleep(delay / 3)
         async with watching(fleet.client, EU1, resourceVersion=since, **query) as watch:
             expected = await written
             await eventually(
-                lambda: set(apply_to(shown, watch).items()) ^ set(expected.items()) == set()
+                lambda: set(apply_to(objects, watch).items()) ^ set(expected.items()) == set()
             )
             assert watch.versions == sorted(watch.versions)
 

@@ -53,28 +53,28 @@ async def test_a8_the_bits_of_many_selectors_are_those_of_a_set_for_each():  # n
                 model[keys.allot()] = {}
             case 1 if model:
                 bit = random_.choice(list(model))
-                for known in model.pop(bit):
-                    keys.retire(known, bit)
+                for members in model.pop(bit):
+                    keys.retire(members, bit)
                 keys.release(bit)
             case 2:
                 keys.drop(cluster)
-                for known in model.values():
-                    known.pop(cluster, None)
+                for members in model.values():
+                    members.pop(cluster, None)
             case _ if model:
                 bit, is_match = random_.choice(list(model)), random_.random() < 0.6
                 if cluster not in model[bit]:
                     await keys.prepare(cluster)
-                known = model[bit].setdefault(cluster, set())
+                members = model[bit].setdefault(cluster, set())
                 keys.set(cluster, key, bit, is_match=is_match)
-                (known.add if is_match else known.discard)(key)
+                (members.add if is_match else members.discard)(key)
             case _:
                 pass
         bit = next(iter(model), 0)
-        for known, matched in model.get(bit, {}).items():
-            assert keys.has(known, key, bit) is (key in matched)
+        for members, matched in model.get(bit, {}).items():
+            assert keys.has(members, key, bit) is (key in matched)
     for bit, clusters in model.items():
-        for known in clusters:
-            keys.retire(known, bit)
+        for members in clusters:
+            keys.retire(members, bit)
         keys.release(bit)
     assert count.keys == 0
 

@@ -45,18 +45,18 @@ class Stream:
         ]
 
     def named(self, name: str) -> list[dict[str, Any]]:
-        return [data for found, _, data in self.events if found == name]
+        return [data for event_name, _, data in self.events if event_name == name]
 
     @property
     def last_id(self) -> str:
-        return [one for _, one, _ in self.events if one][-1]
+        return [identifier for _, identifier, _ in self.events if identifier][-1]
 
 
 @asynccontextmanager
 async def streaming(
     api: QueryApi, *, last: str = "", resource: str = "pods", **query: Any
 ) -> AsyncGenerator[Stream]:
-    found = Stream()
+    stream = Stream()
     headers = {"Last-Event-ID": last} if last else {}
 
     async def read() -> None:
@@ -64,21 +64,21 @@ async def streaming(
         async with api.client.stream(
             "GET", PATH, params={"resource": resource, **query}, headers=headers, timeout=None
         ) as response:
-            found.status, found.type = response.status_code, response.headers["content-type"]
+            stream.status, stream.type = response.status_code, response.headers["content-type"]
             async for line in response.aiter_lines():
                 name, _, value = line.partition(": ")
                 if line:
                     block[name] = value
                 elif "event" in block:
                     data = json.loads(block["data"])
-                    found.events.append((block["event"], block.get("id", ""), data))
+                    stream.events.append((block["event"], block.get("id", ""), data))
                     block = {}
-        found.has_ended = True
+        stream.has_ended = True
 
     reading = asyncio.create_task(read())
     try:
-        await eventually(lambda: found.events or reading.done())
-        yield found
+        await eventually(lambda: stream.events or reading.done())
+        yield stream
     finally:
         reading.cancel()
         await asyncio.wait([reading])

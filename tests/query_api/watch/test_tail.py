@@ -47,7 +47,7 @@ class Notes:
 
     def changed(self, changes: Sequence[Change]) -> None:
         assert changes, "called for nothing"
-        self.seen += [f"{one.type} {one.cluster}/{one.name}" for one in changes]
+        self.seen += [f"{change.type} {change.cluster}/{change.name}" for change in changes]
 
     def advanced(self, changes: Sequence[Change], position: Position) -> None:
         self.positions.append(position)
@@ -290,7 +290,7 @@ async def test_a6_who_waits_while_the_process_stops_gets_an_error(snapshot: Snap
         await tail.catch_up()
         waiting = asyncio.gather(*(tail.catch_up() for _ in range(3)), return_exceptions=True)
         await asyncio.sleep(0)
-    assert [type(one) for one in await waiting] == [StoreError] * 3
+    assert [type(outcome) for outcome in await waiting] == [StoreError] * 3
     with pytest.raises(StoreError):
         await tail.catch_up()
 

@@ -64,7 +64,7 @@ async def test_a5_objects_of_one_name_in_two_resources_are_two_objects(fleet: Qu
         watching(fleet.client, services, resourceVersion=since) as others,
     ):
         both = [Source(cluster="eu1", resource=name) for name in ("pods", "services")]
-        await fleet.snapshot.apply(*(one.added("same", 900) for one in both))
+        await fleet.snapshot.apply(*(source.added("same", 900) for source in both))
         await pods.has("ADDED same")
         await others.has("ADDED same")
 
@@ -112,7 +112,8 @@ async def test_a6_a_watch_without_a_version_begins_with_the_present_state(
     async with watching(fleet.client, FLEET, **query) as watch:
         await watch.has("ADDED old", "ADDED old")
         clusters = [
-            one["object"]["metadata"]["annotations"]["fleetbus.dev/cluster"] for one in watch.events
+            event["object"]["metadata"]["annotations"]["fleetbus.dev/cluster"]
+            for event in watch.events
         ]
         assert clusters == ["eu1", "us1"]
         await fleet.add("us1", PODS, "new")
@@ -271,8 +272,10 @@ async def test_a6_tables_and_metadata_can_be_watched(fleet: QueryApi):
         fleet.client.headers["Accept"] = accept
         async with watching(fleet.client, FLEET, resourceVersion=since) as watch:
             await fleet.add("eu1", PODS, kind.lower())
-            await eventually(lambda w=watch, k=kind: any(k.lower() in str(one) for one in w.events))
-            assert {one["object"]["kind"] for one in watch.events} == {kind}
+            await eventually(
+                lambda w=watch, k=kind: any(k.lower() in str(event) for event in w.events)
+            )
+            assert {event["object"]["kind"] for event in watch.events} == {kind}
             if kind == "Table":
                 assert watch.events[-1]["object"]["rows"][0]["cells"][:2] == ["eu1", "table"]
                 assert watch.events[-1]["object"]["columnDefinitions"][0]["name"] == "Cluster"

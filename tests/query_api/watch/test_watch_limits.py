@@ -94,9 +94,9 @@ async def test_a8_a_client_that_does_not_read_is_cut_and_the_others_are_not(
                 for number in range(start, start + 10):
                     await api.add("eu1", PODS, f"w{number}", spec={"filler": "x" * 40_000})
                 await eventually(lambda at=start: len(other.events) == at + 10)
-        rest = await reader.read(-1)
-        assert rest.count(b'"type":"ADDED"') < 300
-        assert b'"code":410' in rest[-1000:]
+        remaining = await reader.read(-1)
+        assert remaining.count(b'"type":"ADDED"') < 300
+        assert b'"code":410' in remaining[-1000:]
         writer.close()
 
 
@@ -172,11 +172,11 @@ async def test_a3_a_right_on_one_of_several_clusters_that_is_revoked_ends_an_ope
         for name in ("eu1", "us1")
     ]
     grant(secured.hub, "ann", rules[0])
-    [kept] = bindings_of(secured, "ann")
+    [kept_binding] = bindings_of(secured, "ann")
     grant(secured.hub, "ann", rules[1])
     async with watching(secured.client, FLEET, token=token, resourceVersion="0") as watch:
         await eventually(lambda: len(watch.events) == 4)
-        for name in {*bindings_of(secured, "ann")} - {kept}:
+        for name in {*bindings_of(secured, "ann")} - {kept_binding}:
             secured.hub.delete(f"{RBAC}/clusterrolebindings", None, name)
         await watch.ended()
         assert watch.error["code"] == 410
