@@ -46,7 +46,6 @@ from faults.workers.settings import (
 )
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.durables import consumer_info
-from fleetbus.bus.reader_groups import durables_of
 from fleetbus.errors import BusError
 from fleetbus_devfleet.processes.children import ChildError
 from fleetbus_proto import keys
@@ -221,7 +220,7 @@ async def _agrees(fleet: WorkerFleet, bus: Bus, folder: Path) -> bool:
 
 async def _is_read(bus: Bus) -> bool:
     """Whether the controller has acknowledged all there is."""
-    found = [await consumer_info(bus, name) for name in await durables_of(bus, CONTROLLER)]
+    found = [await consumer_info(bus, f"{CONTROLLER}-{letter}") for letter in "ab"]
     known = [info for info in found if info is not None]
     return bool(known) and all(
         info["num_pending"] == 0 and info["num_ack_pending"] == 0 for info in known

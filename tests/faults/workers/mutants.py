@@ -21,8 +21,7 @@ import nats.errors
 
 from fleetbus.bus.buffer import Buffered, Delivery
 from fleetbus.bus.consume import Consumer
-from fleetbus.worker.hosted import Hosted
-from fleetbus.worker.reader import Reader
+from fleetbus.worker import host
 from fleetbus.workqueue import scripts
 from fleetbus.workqueue.heartbeat import Heartbeat
 from fleetbus.workqueue.queue import Lease
@@ -86,18 +85,15 @@ def ack_before_enqueue() -> None:
 
 def enqueue_before_apply() -> None:
     """P9: workers are woken before the snapshot has what they are woken for."""
-    inner = Reader._give
+    inner = host._Hosted._handle
 
-    async def reversed_(
-        self: Reader, parts: dict[Hosted, list[Delivery]]
-    ) -> dict[Hosted, Exception]:
-        for one, deliveries in parts.items():
-            events = [d.message for d in deliveries if isinstance(d.message, Event)]
-            await one._intake.take(events)
+    async def reversed_(self: host._Hosted, deliveries: Sequence[Delivery]) -> None:
+        events = [d.message for d in deliveries if isinstance(d.message, Event)]
+        await self._intake.take(events)
         await asyncio.sleep(_SLOW_STORE)
-        return await inner(self, parts)
+        await inner(self, deliveries)
 
-    Reader._give = reversed_
+    host._Hosted._handle = reversed_
 
 
 def done_drops_dirty() -> None:

@@ -10,23 +10,20 @@ from datetime import timedelta
 import pytest
 
 from fleetbus.bus.connection import Bus, connected
-from fleetbus.bus.durables import consumer_info
-from fleetbus.bus.jetstream import stream_info
-from fleetbus.bus.key_value import KeyValue
-from fleetbus.bus.reader_groups import (
+from fleetbus.bus.durables import (
     ControllerRunning,
-    ReaderGroup,
-    Selection,
+    apply_registration,
+    consumer_info,
     durables_of,
     mark_removed,
-    read_groups,
     read_registration,
     register,
 )
+from fleetbus.bus.jetstream import stream_info
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.controller.controller import Controller
 from fleetbus_cli.queue.forget import forget_controller
 from fleetbus_proto import keys
-from fleetbus_reconciler.projector.reader_groups import ReaderGroups
 from support.eventually import eventually
 from support.objects import pod
 from support.processes.programs import installed
@@ -63,12 +60,10 @@ async def running(open_rig: OpenRig) -> Rig:
 
 async def traces_of(rig: Rig, bus: Bus, name: str) -> list[str]:
     """The keys and durables of a controller on bus and store."""
-    found = await durables_of(bus, name, only_its_own=True)
+    found = [one for one in durables_of(name) if await consumer_info(bus, one)]
     found += [str(key) for key in await rig.redis.keys(keys.queue(name, "*"))]
-    for stored in await read_groups(bus):
-        member = stored.members.get(name)
-        if member and not (member.registration.is_removed or member.registration.gone_at):
-            found.append("registration")
+    if await read_registration(KeyValue(bus), name):
+        found.append("registration")
     return found
 
 
@@ -119,24 +114,24 @@ async def test_b12_one_that_registers_again_before_the_projector_looks_stays(
 ) -> None:
     rig = await open_rig("a", resources=(PODS,))
     rig.start_reconciler()
-    group = ReaderGroup({NAME: Selection(["fleetbus.events.*.core.pods.>"])})
+    filters = ["fleetbus.events.*.core.pods.>"]
     async with connected(rig.shared.nats_url, name="test") as bus:
         kv = KeyValue(bus)
         await eventually(lambda: stream_info(bus, f"KV_{keys.KV_BUCKET}"), SOON)
 
         async def is_registered() -> bool:
-            await register(kv, group)
-            found = await read_registration(kv, group)
-            return found is not None and found.is_created
+            await register(kv, NAME, filters)
+            found = await read_registration(kv, NAME)
+            return found is not None and bool(found.durable)
 
         await eventually(is_registered, SOON)
         await rig.stop_reconciler()
-        assert await mark_removed(bus, NAME)
-        assert await read_registration(kv, group) is None
-        fresh = await register(kv, group)
+        assert await mark_removed(bus, kv, NAME)
+        assert await read_registration(kv, NAME) is None
+        fresh = await register(kv, NAME, filters)
         assert not fresh.is_removed
-        await ReaderGroups(bus, kv).serve()
-        found = await read_registration(kv, group)
+        await apply_registration(bus, kv, NAME)
+        found = await read_registration(kv, NAME)
         assert found is not None
         assert await consumer_info(bus, found.durable)
 
