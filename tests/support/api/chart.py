@@ -14,8 +14,8 @@ _FOLDER: Final = pathlib.Path(__file__).parents[3] / "charts" / "fleetbus" / "fi
 
 def crds() -> list[dict[str, Any]]:
     """Every definition, new for each caller."""
-    found: list[dict[str, Any]] = orjson.loads(_read())
-    return found
+    definitions: list[dict[str, Any]] = orjson.loads(_read())
+    return definitions
 
 
 @functools.cache

@@ -109,8 +109,8 @@ class Reply:
 
     def owned(self, manager: str) -> JsonObject:
         """The fields of a manager, as a tree."""
-        (found,) = [e["fieldsV1"] for e in self.meta["managedFields"] if e["manager"] == manager]
-        return found
+        (fields,) = [e["fieldsV1"] for e in self.meta["managedFields"] if e["manager"] == manager]
+        return fields
 
 
 @dataclass

@@ -97,7 +97,7 @@ def _verification(
     if cluster.get("insecure-skip-tls-verify"):
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    certificate, key = (_pem(user, f"client-{part}", path) for part in ("certificate", "key"))
+    certificate, key = (_pem(user, f"client-{field}", path) for field in ("certificate", "key"))
     if certificate and key:
         # The ssl module reads certificates from files only.
         with tempfile.NamedTemporaryFile("w", suffix=".pem") as both:

@@ -132,11 +132,11 @@ def grants_of(objects: Iterable[Object]) -> list[Grant]:
     """
     objects = list(objects)
     roles = {
-        (one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"]): one
-        for one in objects
-        if one["kind"] in ("Role", "ClusterRole")
+        (obj["kind"], obj["metadata"].get("namespace", ""), obj["metadata"]["name"]): obj
+        for obj in objects
+        if obj["kind"] in ("Role", "ClusterRole")
     }
-    bindings = [one for one in objects if one["kind"] in ("RoleBinding", "ClusterRoleBinding")]
+    bindings = [obj for obj in objects if obj["kind"] in ("RoleBinding", "ClusterRoleBinding")]
     return [grant for binding in bindings for grant in _bound(binding, roles)]
 
 
@@ -231,8 +231,8 @@ def allows(grants: Iterable[Grant], call: Call) -> bool:
 
 def missing(grants: Sequence[Grant], calls: Iterable[Call]) -> list[Call]:
     """The calls that no grant covers, and that not everybody may make."""
-    known = [*grants, *EVERYBODY]
-    return sorted(call for call in set(calls) if not allows(known, _authenticated(call)))
+    all_grants = [*grants, *EVERYBODY]
+    return sorted(call for call in set(calls) if not allows(all_grants, _authenticated(call)))
 
 
 def unused(grants: Iterable[Grant], calls: Iterable[Call]) -> list[Grant]:

@@ -17,11 +17,11 @@ def types_with(api: Api, *verbs: str) -> dict[str, str]:
 
     A path is that of the server's preferred version.
     """
-    found: dict[str, str] = {}
+    types: dict[str, str] = {}
     for key, path, taken in _served(api):
         if taken >= set(verbs):
-            found.setdefault(key, path)
-    return found
+            types.setdefault(key, path)
+    return types
 
 
 def _served(api: Api) -> Generator[tuple[str, str, set[str]]]:
@@ -29,7 +29,7 @@ def _served(api: Api) -> Generator[tuple[str, str, set[str]]]:
         for group in api.get(top, accept=_DISCOVERY).items:
             name: str = group["metadata"].get("name", "")
             for version in group["versions"]:
-                root = "/".join(part for part in (top, name, version["version"]) if part)
+                root = "/".join(segment for segment in (top, name, version["version"]) if segment)
                 resources: list[Json] = version.get("resources", [])
                 for resource in resources:
                     plural = resource["resource"]

@@ -48,10 +48,10 @@ def ask_client_go(program: Path, asked: Sequence[Case]) -> dict[str, dict[str, A
 
 def render_with_client_go(program: Path) -> dict[str, dict[str, str]]:
     """The text or the error of client-go for each JSONPath template and `OBJECT`."""
-    asked = templates()
+    texts = templates()
     question = {
         "objects": {"web": OBJECT},
-        "cases": [{"text": text, "object": "web"} for text in asked],
+        "cases": [{"text": text, "object": "web"} for text in texts],
     }
     output = subprocess.run(
         [str(program)],
@@ -60,7 +60,7 @@ def render_with_client_go(program: Path) -> dict[str, dict[str, str]]:
         text=True,
         stdout=subprocess.PIPE,
     ).stdout
-    return dict(zip(asked, json.loads(output), strict=True))
+    return dict(zip(texts, json.loads(output), strict=True))
 
 
 def main() -> None:

@@ -243,17 +243,20 @@ _TEMPLATES: Final = (
 
 def templates() -> list[str]:
     """All of them, each once."""
-    made = [
+    texts = [
         *(f"{{{path}}}" for path in _NAMES),
-        *(f"{{.spec.ports[{part}]}}" for part in _SLICES),
-        *(f"{{.status.conditions[{part}].type}}" for part in _SLICES),
+        *(f"{{.spec.ports[{index}]}}" for index in _SLICES),
+        *(f"{{.status.conditions[{index}].type}}" for index in _SLICES),
         *(
-            f"{{.spec.nested[{part}][{other}]}}"
-            for part in ("*", "0", "-1")
+            f"{{.spec.nested[{index}][{other}]}}"
+            for index in ("*", "0", "-1")
             for other in ("*", "0")
         ),
-        *(f"{{.status.conditions[?({part})].type}}" for part in _FILTERS),
-        *(f"{{.spec.ports[?({part})]}}" for part in ("@>100", "@ == 80", "@!=80", "@>1.5", "@")),
+        *(f"{{.status.conditions[?({condition})].type}}" for condition in _FILTERS),
+        *(
+            f"{{.spec.ports[?({condition})]}}"
+            for condition in ("@>100", "@ == 80", "@!=80", "@>1.5", "@")
+        ),
         *_TEMPLATES,
     ]
-    return list(dict.fromkeys(made))
+    return list(dict.fromkeys(texts))

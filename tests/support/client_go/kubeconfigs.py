@@ -95,15 +95,15 @@ SERVER: Final = {"server": "https://api.example.org:6443"}
 
 def cases() -> list[Case]:
     """All of them."""
-    found: list[Case] = []
+    results: list[Case] = []
     for name, fields in _CLUSTERS.items():
         user = {"token": "t"}
-        found.append(Case(f"cluster {name}", document({**SERVER, **fields}, user), _FILES))
+        results.append(Case(f"cluster {name}", document({**SERVER, **fields}, user), _FILES))
     for name, fields in _USERS.items():
-        found.append(Case(f"user {name}", document(SERVER, fields), _FILES))
+        results.append(Case(f"user {name}", document(SERVER, fields), _FILES))
     for name, fields in _PLUGINS.items():
         plugin = {"apiVersion": V1, "interactiveMode": "Never", "command": "./plugin", **fields}
-        found.append(Case(f"exec {name}", document(SERVER, {"exec": plugin}), _FILES))
+        results.append(Case(f"exec {name}", document(SERVER, {"exec": plugin}), _FILES))
     for name, (cluster, user) in _INFORMED.items():
         plugin = {
             "apiVersion": V1,
@@ -113,13 +113,13 @@ def cases() -> list[Case]:
             **user,
         }
         text = document({**SERVER, **cluster}, {"exec": plugin})
-        found.append(Case(f"exec informed {name}", text, _FILES))
-    found += [Case(f"document {name}", text, _FILES) for name, text in _DOCUMENTS.items()]
+        results.append(Case(f"exec informed {name}", text, _FILES))
+    results += [Case(f"document {name}", text, _FILES) for name, text in _DOCUMENTS.items()]
     for i, (server, env) in enumerate(proxy_environments()):
         text = document({"server": server}, {"token": "t"})
-        found.append(Case(f"environment {i} {server} {env}", text, {}, env))
-    found += _combinations()
-    return found
+        results.append(Case(f"environment {i} {server} {env}", text, {}, env))
+    results += _combinations()
+    return results
 
 
 _EXTENSION: Final = {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "x"}}
@@ -463,11 +463,11 @@ def _combinations() -> list[Case]:
     clusters: list[dict[str, Any]] = [SERVER]
     for choices in _ROLLS:
         clusters = [{**cluster, **choice} for cluster in clusters for choice in choices]
-    found = [
+    results = [
         Case(f"combined cluster {i}", document(cluster, {"token": "t"}), _FILES)
         for i, cluster in enumerate(clusters)
     ]
     users = [{**a, **b} for a in _ANY_USER for b in _ANY_USER]
-    return found + [
+    return results + [
         Case(f"combined user {i}", document(SERVER, user), _FILES) for i, user in enumerate(users)
     ]

@@ -28,7 +28,7 @@ class Frames:
     def feed(self, data: bytes) -> list[bytes]:
         """The commands that are complete now."""
         data, at = self._rest + data, 0
-        found: list[bytes] = []
+        pieces: list[bytes] = []
         while True:
             line_ends = data.find(b"\r\n", at)
             if line_ends < 0:
@@ -36,10 +36,10 @@ class Frames:
             end = line_ends + 2 + _payload_size(data[at:line_ends])
             if end > len(data):
                 break
-            found.append(data[at:end])
+            pieces.append(data[at:end])
             at = end
         self._rest = data[at:]
-        return found
+        return pieces
 
 
 def _payload_size(line: bytes) -> int:

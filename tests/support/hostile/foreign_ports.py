@@ -21,8 +21,8 @@ def taken_by_chance(port: int) -> Generator[list[str]]:
     with contextlib.ExitStack() as stack:
         somewhere = stack.enter_context(socket.create_server((_LOOPBACK, 0)))
         ways: dict[str, Callable[[socket.socket], None]] = {
-            "a connection": lambda it: it.connect(somewhere.getsockname()),
-            "a listener": lambda it: it.listen(),  # binds any port
+            "a connection": lambda client: client.connect(somewhere.getsockname()),
+            "a listener": lambda client: client.listen(),  # binds any port
         }
         taken: list[str] = []
         for way, take in ways.items():

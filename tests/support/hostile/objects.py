@@ -133,21 +133,23 @@ _BROKEN = {
 
 def corpus(prefix: str = "h", version: int = 1000) -> list[Hostile]:
     """Every entry; names are `<prefix>-<number>`, versions grow from `version` on."""
-    found: list[Hostile] = []
+    hostiles: list[Hostile] = []
     for fate, title, metadata, data in _entries():
-        number = len(found)
-        name, own = f"{prefix}-{number}", str(version + number)
-        made = document(name, own, metadata=metadata.replace(b"NAME", name.encode()), data=data)
-        found.append(Hostile(title, made, fate))
-    found.append(Hostile("every legal byte", _legal(version + len(found)), Fate.WHOLE))
+        number = len(hostiles)
+        name, suffix = f"{prefix}-{number}", str(version + number)
+        content = document(
+            name, suffix, metadata=metadata.replace(b"NAME", name.encode()), data=data
+        )
+        hostiles.append(Hostile(title, content, fate))
+    hostiles.append(Hostile("every legal byte", _legal(version + len(hostiles)), Fate.WHOLE))
     for title, body in _BROKEN.items():
-        name, own = f"{prefix}-{len(found)}".encode(), b"%d" % (version + len(found))
-        made = body.replace(b"NAME", name).replace(b"VERSION", own)
-        found.append(Hostile(title, made, Fate.LOST, is_framed=body.startswith(b"{")))
-    whole = document(f"{prefix}-cut", str(version + len(found)))
-    ends = (len(whole) - 1, len(whole) // 2, 5)
-    found += [Hostile(f"cut at {at}", whole[:at], Fate.LOST, is_framed=False) for at in ends]
-    return found
+        name, suffix = f"{prefix}-{len(hostiles)}".encode(), b"%d" % (version + len(hostiles))
+        content = body.replace(b"NAME", name).replace(b"VERSION", suffix)
+        hostiles.append(Hostile(title, content, Fate.LOST, is_framed=body.startswith(b"{")))
+    full = document(f"{prefix}-cut", str(version + len(hostiles)))
+    ends = (len(full) - 1, len(full) // 2, 5)
+    hostiles += [Hostile(f"cut at {at}", full[:at], Fate.LOST, is_framed=False) for at in ends]
+    return hostiles
 
 
 def _entries() -> Iterator[tuple[Fate, str, bytes, bytes]]:

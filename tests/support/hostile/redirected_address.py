@@ -58,7 +58,7 @@ async def shared_address() -> AsyncGenerator[Address]:
     right, wrong = Cluster("right"), Cluster("wrong")
     async with serve([right, wrong]) as servers:
         entries: list[dict[str, Any]] = servers.kubeconfig()["clusters"]
-        urls = {str(one["name"]): urlsplit(str(one["cluster"]["server"])) for one in entries}
+        urls = {str(entry["name"]): urlsplit(str(entry["cluster"]["server"])) for entry in entries}
         async with chaos_link(urls["right"].port or 0, speaks_nats=False) as link:
             config = config_of(f"{urls['right'].scheme}://127.0.0.1:{link.port}")
             yield Address(right, wrong, link, config, urls["wrong"].port or 0)

@@ -128,10 +128,10 @@ _PATTERN = _needles()
 
 def hits(place: str, content: bytes | str) -> list[str]:
     """Where a canary shows, with what stands around it."""
-    found = content.encode() if isinstance(content, str) else content
+    raw = content.encode() if isinstance(content, str) else content
     return [
-        f"{place} at {match.start()}: {found[max(0, match.start() - 60) : match.end() + 20]!r}"
-        for match in _PATTERN.finditer(found)
+        f"{place} at {match.start()}: {raw[max(0, match.start() - 60) : match.end() + 20]!r}"
+        for match in _PATTERN.finditer(raw)
     ]
 
 

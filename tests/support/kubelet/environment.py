@@ -35,30 +35,30 @@ class References:
             NotReadyError: it does not exist.
         """
         namespace = self.pod["metadata"]["namespace"]
-        found = await self._api.get(f"/api/v1/namespaces/{namespace}/{kind}/{name}")
-        if found is None and not source.get("optional"):
+        obj = await self._api.get(f"/api/v1/namespaces/{namespace}/{kind}/{name}")
+        if obj is None and not source.get("optional"):
             raise NotReadyError(f"{kind[:-1]} {name!r} not found")
-        texts: dict[str, str] = (found or {}).get("data") or {}
+        texts: dict[str, str] = (obj or {}).get("data") or {}
         if kind == "secrets":
             return {key: base64.b64decode(text) for key, text in texts.items()}
-        binary: dict[str, str] = (found or {}).get("binaryData") or {}
+        binary: dict[str, str] = (obj or {}).get("binaryData") or {}
         decoded = {key: base64.b64decode(text) for key, text in binary.items()}
         return decoded | {key: text.encode() for key, text in texts.items()}
 
     def field(self, path: str) -> str:
         """A field of the pod for the downward API."""
-        if found := _LABEL.fullmatch(path):
-            return str(self.pod["metadata"].get(found[1], {}).get(found[2], ""))
+        if match := _LABEL.fullmatch(path):
+            return str(self.pod["metadata"].get(match[1], {}).get(match[2], ""))
         value = self.pod
-        for part in path.split("."):
-            value = value.get(part, {})
+        for segment in path.split("."):
+            value = value.get(segment, {})
         if not isinstance(value, str):
             raise NotReadyError(f"fieldPath {path!r} is not set, or not understood")
         return value
 
-    async def _value(self, one: Object) -> str | None:
+    async def _value(self, value_from: Object) -> str | None:
         """A variable's value from elsewhere; None if it is optional and missing."""
-        match one:
+        match value_from:
             case {"fieldRef": {"fieldPath": path}}:
                 return self.field(path)
             case {"secretKeyRef": source}:
@@ -66,13 +66,13 @@ class References:
             case {"configMapKeyRef": source}:
                 kind = "configmaps"
             case _:
-                raise NotReadyError(f"not understood: valueFrom {sorted(one)}")
-        found = (await self.data(kind, source, source["name"])).get(source["key"])
-        if found is None and not source.get("optional"):
+                raise NotReadyError(f"not understood: valueFrom {sorted(value_from)}")
+        content = (await self.data(kind, source, source["name"])).get(source["key"])
+        if content is None and not source.get("optional"):
             raise NotReadyError(
                 f"couldn't find key {source['key']} in {kind[:-1]} {source['name']}"
             )
-        return None if found is None else found.decode()
+        return None if content is None else content.decode()
 
     async def environment(self, container: Object, first: Mapping[str, str]) -> dict[str, str]:
         """The whole environment.
@@ -81,27 +81,29 @@ class References:
             container: of the pod's spec.
             first: of the image and of the cluster; the spec may replace it.
         """
-        found = dict(first)
-        for one in container.get("envFrom", ()):
-            kind = "secrets" if "secretRef" in one else "configmaps"
-            source = one.get("secretRef") or one["configMapRef"]
+        variables = dict(first)
+        for variable in container.get("envFrom", ()):
+            kind = "secrets" if "secretRef" in variable else "configmaps"
+            source = variable.get("secretRef") or variable["configMapRef"]
             values = await self.data(kind, source, source["name"])
-            found |= {one.get("prefix", "") + key: text.decode() for key, text in values.items()}
-        for one in container.get("env", ()):
-            if "valueFrom" in one:
-                value = await self._value(one["valueFrom"])
+            variables |= {
+                variable.get("prefix", "") + key: text.decode() for key, text in values.items()
+            }
+        for variable in container.get("env", ()):
+            if "valueFrom" in variable:
+                value = await self._value(variable["valueFrom"])
             else:
-                value = expanded(one.get("value", ""), found)
+                value = expanded(variable.get("value", ""), variables)
             if value is not None:
-                found[one["name"]] = value
-        return found
+                variables[variable["name"]] = value
+        return variables
 
 
 def expanded(text: str, environment: Mapping[str, str]) -> str:
     """Replace `$(NAME)`; a name that is unknown stays as it is written, and `$$` is a dollar."""
 
-    def replace(found: re.Match[str]) -> str:
-        return "$" if found[1] == "$" else environment.get(found["name"], found[0])
+    def replace(match: re.Match[str]) -> str:
+        return "$" if match[1] == "$" else environment.get(match["name"], match[0])
 
     return _REFERENCE.sub(replace, text)
 

@@ -85,9 +85,9 @@ class Images:
             words = shlex.split(line, comments=True)
             if words:
                 image = self._step(image, words, context)
-        made = {"files": image.files, "environment": image.environment}
+        recipe = {"files": image.files, "environment": image.environment}
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._file.write_text(json.dumps(self._built() | {reference: made}))
+        self._file.write_text(json.dumps(self._built() | {reference: recipe}))
         return image
 
     def _built(self) -> dict[str, Any]:
@@ -111,7 +111,9 @@ class Images:
 
     def _fleetbus(self) -> Image:
         folders = (*_SYSTEM, str(CHECKOUT), sys.prefix, sys.base_prefix)
-        return Image({one: one for one in folders}, {"PATH": f"{sys.prefix}/bin:{_SYSTEM_PATH}"})
+        return Image(
+            {folder: folder for folder in folders}, {"PATH": f"{sys.prefix}/bin:{_SYSTEM_PATH}"}
+        )
 
     def _valkey(self) -> Image:
         if reason := missing_store():

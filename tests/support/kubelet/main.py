@@ -70,7 +70,7 @@ class Kubelet:
                 log.warning("%s", e)
             else:
                 await self._take(pods, group)
-                places = {one["metadata"]["namespace"] for one in pods}
+                places = {pod["metadata"]["namespace"] for pod in pods}
                 hosts = {place: self._node.hosts(place) for place in places}
                 await self._network.update(services, list(self._pods.values()), hosts)
             await asyncio.sleep(_POLL)
@@ -146,10 +146,10 @@ def main() -> None:
     parser.add_argument("--kubeconfig", type=Path, required=True)
     parser.add_argument("--folder", type=Path, required=True, help="for logs and volumes")
     parser.add_argument("--hurry", type=float, default=1.0, help="probe so many times as often")
-    given = parser.parse_args()
+    args = parser.parse_args()
     if not is_isolated():
         sys.exit("the kubelet of the tests runs in namespaces of its own: start it by `isolated`")
-    asyncio.run(run(given.kubeconfig, given.folder, given.hurry))
+    asyncio.run(run(args.kubeconfig, args.folder, args.hurry))
 
 
 if __name__ == "__main__":

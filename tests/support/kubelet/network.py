@@ -37,7 +37,7 @@ class Network:
         lines: list[tuple[str, str, list[str]]] = []
         backends: dict[Place, list[Place]] = {}
         for service in services:
-            chosen = [one for one in pods if _selects(service, one)]
+            chosen = [pod for pod in pods if _selects(service, pod)]
             lines += _names(service, chosen)
             backends |= _backends(service, chosen)
         self._backends = backends
@@ -46,7 +46,7 @@ class Network:
         for place in self._servers.keys() - backends.keys():
             self._servers.pop(place).close()
         for namespace, path in hosts.items():
-            _write(path, _LOCAL + "".join(_line(one, namespace) for one in lines))
+            _write(path, _LOCAL + "".join(_line(line, namespace) for line in lines))
 
     async def _listen(self, place: Place) -> asyncio.Server:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -91,18 +91,18 @@ def _names(service: Object, pods: Sequence[Pod]) -> list[tuple[str, str, list[st
     address = service["spec"].get("clusterIP", "None")
     if address != "None":
         return [(namespace, address, [name])]
-    found: list[tuple[str, str, list[str]]] = []
+    names: list[tuple[str, str, list[str]]] = []
     for pod in pods:
         host = pod.latest["spec"].get("hostname") or pod.latest["metadata"]["name"]
-        found.append((namespace, pod.address, [name, f"{host}.{name}"]))
-    return found
+        names.append((namespace, pod.address, [name, f"{host}.{name}"]))
+    return names
 
 
 def _line(entry: tuple[str, str, list[str]], namespace: str) -> str:
     place, address, names = entry
     ends = (f".{place}", f".{place}.svc", f".{place}.svc.cluster.local")
-    known = [f"{name}{end}" for name in names for end in ends]
-    return " ".join([address, *known, *(names if place == namespace else ())]) + "\n"
+    hosts = [f"{name}{end}" for name in names for end in ends]
+    return " ".join([address, *hosts, *(names if place == namespace else ())]) + "\n"
 
 
 def _backends(service: Object, pods: Sequence[Pod]) -> dict[Place, list[Place]]:
@@ -121,8 +121,8 @@ def _port(pod: Pod, port: Object) -> int | None:
     target = port.get("targetPort", port["port"])
     if isinstance(target, int):
         return target
-    found = [p for c in pod.latest["spec"]["containers"] for p in c.get("ports", ())]
-    return next((one["containerPort"] for one in found if one.get("name") == target), None)
+    ports = [p for c in pod.latest["spec"]["containers"] for p in c.get("ports", ())]
+    return next((one["containerPort"] for one in ports if one.get("name") == target), None)
 
 
 def _write(path: Path, text: str) -> None:

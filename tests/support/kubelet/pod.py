@@ -68,11 +68,13 @@ class Pod:
         self._folder = node.folder / "pods" / meta["uid"]
         self._spec = with_token(pod, node.api.authority)["spec"]
         claims = node.folder / "claims"
-        whole = {**pod, "spec": self._spec}
-        self._volumes = Volumes(node.api, whole, self._folder / "volumes", claims)
+        full = {**pod, "spec": self._spec}
+        self._volumes = Volumes(node.api, full, self._folder / "volumes", claims)
         self._sandbox = Sandbox(self._folder, meta["name"], address)
-        self._init = [self._container(one) for one in self._spec.get("initContainers", ())]
-        self._containers = [self._container(one) for one in self._spec["containers"]]
+        self._init = [
+            self._container(container) for container in self._spec.get("initContainers", ())
+        ]
+        self._containers = [self._container(container) for container in self._spec["containers"]]
         self._initialized = not self._init
         self._message = ""
         self._started = _now()
@@ -82,9 +84,9 @@ class Pod:
     def is_ready(self) -> bool:
         """Whether all containers are ready, and the gates are open."""
         conditions = self.latest.get("status", {}).get("conditions", ())
-        true = {one["type"] for one in conditions if one["status"] == "True"}
-        gates = {one["conditionType"] for one in self._spec.get("readinessGates", ())}
-        return all(one.is_ready for one in self._containers) and gates <= true
+        true = {condition["type"] for condition in conditions if condition["status"] == "True"}
+        gates = {gate["conditionType"] for gate in self._spec.get("readinessGates", ())}
+        return all(container.is_ready for container in self._containers) and gates <= true
 
     async def run(self) -> None:
         """Run it until it is deleted; then it is gone from the API server, too."""
@@ -104,14 +106,16 @@ class Pod:
 
     def kill(self) -> None:
         """End all processes at once."""
-        for one in (*self._init, *self._containers):
-            one.kill()
+        for container in (*self._init, *self._containers):
+            container.kill()
         self._sandbox.kill()
 
     async def _end(self) -> None:
         seconds = self.latest["metadata"].get("deletionGracePeriodSeconds", 30)
         grace = timedelta(seconds=seconds)
-        await asyncio.gather(*(one.stop(grace) for one in (*self._init, *self._containers)))
+        await asyncio.gather(
+            *(container.stop(grace) for container in (*self._init, *self._containers))
+        )
         self._sandbox.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
         uid = self.latest["metadata"]["uid"]
@@ -149,11 +153,11 @@ class Pod:
         security = {**self._spec.get("securityContext", {}), **spec.get("securityContext", {})}
         mounts = [
             Mount(
-                self._volumes.place(one["name"]) / one.get("subPath", ""),
-                one["mountPath"],
-                one.get("readOnly", False),
+                self._volumes.place(volume_mount["name"]) / volume_mount.get("subPath", ""),
+                volume_mount["mountPath"],
+                volume_mount.get("readOnly", False),
             )
-            for one in spec.get("volumeMounts", ())
+            for volume_mount in spec.get("volumeMounts", ())
         ]
         hosts = self._node.hosts(self.latest["metadata"]["namespace"])
         read_only = security.get("readOnlyRootFilesystem", False)
@@ -169,29 +173,29 @@ class Pod:
     async def _work(self) -> None:
         await self._sandbox.start()
         await self._retry(self._volumes.update)
-        for one in self._init:
-            await self._run(one)
-            if one.exit_status:
+        for container in self._init:
+            await self._run(container)
+            if container.exit_status:
                 return
         self._initialized = True
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_volumes(), name="volumes")
-            for one in self._containers:
-                group.create_task(self._run(one), name=one.name)
+            for container in self._containers:
+                group.create_task(self._run(container), name=container.name)
 
-    async def _run(self, one: Container) -> None:
+    async def _run(self, container: Container) -> None:
         prepared: list[tuple[list[str], dict[str, str]]] = []
 
         async def prepare() -> None:
-            self._check_user(one.spec)
-            image = self._node.images.find(one.spec["image"])
+            self._check_user(container.spec)
+            image = self._node.images.find(container.spec["image"])
             first = {**image.environment, **self._of_cluster()}
-            environment = await self._references().environment(one.spec, first)
-            prepared.append((command_of(one.spec, environment), environment))
+            environment = await self._references().environment(container.spec, first)
+            prepared.append((command_of(container.spec, environment), environment))
 
-        await self._retry(prepare, one)
-        one.root.folder.mkdir(parents=True, exist_ok=True)
-        await one.run(*prepared[0])
+        await self._retry(prepare, container)
+        container.root.folder.mkdir(parents=True, exist_ok=True)
+        await container.run(*prepared[0])
 
     def _check_user(self, spec: Object) -> None:
         security = {**self._spec.get("securityContext", {}), **spec.get("securityContext", {})}
@@ -250,7 +254,7 @@ class Pod:
         conditions = {
             "PodScheduled": True,
             "Initialized": self._initialized,
-            "ContainersReady": all(one.is_ready for one in self._containers),
+            "ContainersReady": all(container.is_ready for container in self._containers),
             "Ready": self.is_ready,
         }
         return {
@@ -264,26 +268,35 @@ class Pod:
                 {"type": kind, "status": str(true), "lastTransitionTime": self._since(kind, true)}
                 for kind, true in conditions.items()
             ],
-            "initContainerStatuses": [one.status() for one in self._init],
-            "containerStatuses": [one.status() for one in self._containers],
+            "initContainerStatuses": [container.status() for container in self._init],
+            "containerStatuses": [container.status() for container in self._containers],
         }
 
     def _since(self, kind: str, true: bool) -> str:
-        for one in self._written.get("conditions", ()):
-            if one["type"] == kind and one["status"] == str(true):
-                return one["lastTransitionTime"]
+        for condition in self._written.get("conditions", ()):
+            if condition["type"] == kind and condition["status"] == str(true):
+                return condition["lastTransitionTime"]
         return _now()
 
     def _phase(self) -> str:
-        failed = [one for one in self._init if one.exit_status and one.restart == "Never"]
-        ended = [one for one in self._containers if "terminated" in one.status()["state"]]
+        failed = [
+            container
+            for container in self._init
+            if container.exit_status and container.restart == "Never"
+        ]
+        ended = [
+            container
+            for container in self._containers
+            if "terminated" in container.status()["state"]
+        ]
         if failed or (
-            len(ended) == len(self._containers) and any(one.exit_status for one in ended)
+            len(ended) == len(self._containers)
+            and any(container.exit_status for container in ended)
         ):
             return "Failed"
         if len(ended) == len(self._containers):
             return "Succeeded"
-        return "Running" if any(one.pid for one in self._containers) else "Pending"
+        return "Running" if any(container.pid for container in self._containers) else "Pending"
 
 
 def _now() -> str:

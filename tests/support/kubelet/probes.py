@@ -32,7 +32,10 @@ class Target:
         """The number of a port, which may be given by name."""
         if isinstance(port, int):
             return port
-        named = {one.get("name"): one["containerPort"] for one in self.spec.get("ports", ())}
+        named = {
+            port_entry.get("name"): port_entry["containerPort"]
+            for port_entry in self.spec.get("ports", ())
+        }
         return int(named[port])
 
     async def run(self, command: Sequence[str], seconds: float) -> int | None:
@@ -78,7 +81,7 @@ async def _http(request: Object, target: Target, seconds: float) -> bool:
     scheme = request.get("scheme", "HTTP").lower()
     host = request.get("host") or target.address
     url = f"{scheme}://{host}:{target.port(request['port'])}{request.get('path', '/')}"
-    headers = {one["name"]: one["value"] for one in request.get("httpHeaders", ())}
+    headers = {header["name"]: header["value"] for header in request.get("httpHeaders", ())}
     try:
         # As kubelet: a probe does not look at the certificate.
         async with httpx.AsyncClient(verify=False, timeout=seconds) as client:  # noqa: S501

@@ -77,8 +77,8 @@ class Root:
         lines += [
             line
             # In this order, so that no mount hides one below it.
-            for one in sorted((*self._of_image(image), *self.volumes), key=lambda m: m.target)
-            for line in self._mount(one, image)
+            for mount in sorted((*self._of_image(image), *self.volumes), key=lambda m: m.target)
+            for line in self._mount(mount, image)
         ]
         if self.is_read_only:
             lines.append(f"mount -o remount,bind,ro {self._quoted('/')}")
@@ -87,34 +87,34 @@ class Root:
     def _of_image(self, image: Image) -> list[Mount]:
         files = {place: Path(place) for place in _FROM_HERE}
         files |= {place: Path(source) for place, source in image.files.items()}
-        found = [Mount(source, place, True) for place, source in sorted(files.items())]
+        mounts = [Mount(source, place, True) for place, source in sorted(files.items())]
         return [
-            *[one for one in found if one.source.exists()],
+            *[mount for mount in mounts if mount.source.exists()],
             Mount(self.hosts, "/etc/hosts", True),
         ]
 
-    def _mount(self, one: Mount, image: Image) -> list[str]:
-        self._check(one, image)
-        target = self._quoted(one.target)
-        parent = self._quoted(str(Path(one.target).parent))
-        empty = f"mkdir -p {target}" if one.source.is_dir() else f"touch {target}"
+    def _mount(self, mount: Mount, image: Image) -> list[str]:
+        self._check(mount, image)
+        target = self._quoted(mount.target)
+        parent = self._quoted(str(Path(mount.target).parent))
+        empty = f"mkdir -p {target}" if mount.source.is_dir() else f"touch {target}"
         lines = [f"mkdir -p {parent} && {empty}"]
-        lines.append(f"mount --rbind {shlex.quote(str(one.source))} {target}")
-        if one.read_only:
+        lines.append(f"mount --rbind {shlex.quote(str(mount.source))} {target}")
+        if mount.read_only:
             lines.append(f"mount -o remount,bind,ro {target}")
         return lines
 
-    def _check(self, one: Mount, image: Image) -> None:
+    def _check(self, mount: Mount, image: Image) -> None:
         """A mount point inside of another mount is made in what is mounted there.
 
         That may be a volume of the pod, but no file of this machine that its image consists of.
         """
-        fixed = {place: Path(one.target).exists() for place in image.files}
+        fixed = {place: Path(mount.target).exists() for place in image.files}
         fixed |= {volume.target: not volume.read_only for volume in self.volumes}
         for other, has_place in fixed.items():
-            inside = one.target != other and Path(one.target).is_relative_to(other)
+            inside = mount.target != other and Path(mount.target).is_relative_to(other)
             if inside and not has_place:
-                raise ImageError(f"{one.target}: there is already a mount at {other}")
+                raise ImageError(f"{mount.target}: there is already a mount at {other}")
 
     def _quoted(self, place: str) -> str:
         return shlex.quote(str(self.folder / place.lstrip("/")))

@@ -40,16 +40,16 @@ class Volumes:
         Raises:
             NotReadyError: something that is not optional is missing.
         """
-        for one in self._specs:
-            place = self.place(one["name"])
-            if _WRITABLE & one.keys():
+        for spec in self._specs:
+            place = self.place(spec["name"])
+            if _WRITABLE & spec.keys():
                 place.mkdir(parents=True, exist_ok=True)
             else:
-                write_atomically(place, await self._content(one))
+                write_atomically(place, await self._content(spec))
 
     def place(self, name: str) -> Path:
         """Where a volume is on this machine."""
-        (spec,) = [one for one in self._specs if one["name"] == name]
+        (spec,) = [volume for volume in self._specs if volume["name"] == name]
         if claim := spec.get("persistentVolumeClaim"):
             return self._claims / self._pod["metadata"]["namespace"] / claim["claimName"]
         return self._folder / name
@@ -58,11 +58,11 @@ class Volumes:
         references = References(self._api, self._pod)
         match spec:
             case {"secret": source}:
-                found = await references.data("secrets", source, source["secretName"])
-                return _chosen(found, source)
+                data = await references.data("secrets", source, source["secretName"])
+                return _chosen(data, source)
             case {"projected": {"sources": sources}}:
-                parts = [await self._projected(references, one) for one in sources]
-                return {path: text for part in parts for path, text in part.items()}
+                parts = [await self._projected(references, source) for source in sources]
+                return {path: text for content in parts for path, text in content.items()}
             case _:
                 return await self._projected(references, spec)
 
@@ -75,7 +75,9 @@ class Volumes:
             case {"downwardAPI": source}:
                 items: list[Object] = source.get("items", [])
                 field = references.field
-                return {one["path"]: field(one["fieldRef"]["fieldPath"]).encode() for one in items}
+                return {
+                    item["path"]: field(item["fieldRef"]["fieldPath"]).encode() for item in items
+                }
             case {"text": source}:
                 return {source["path"]: source["value"].encode()}
             case {"serviceAccountToken": source}:
@@ -93,13 +95,13 @@ class Volumes:
         meta = self._pod["metadata"]
         account = self._pod["spec"].get("serviceAccountName", "default")
         bound = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
-        asked = {
+        spec = {
             "audiences": [audience] if audience else [],
             "expirationSeconds": seconds,
             "boundObjectRef": bound,
         }
         path = f"/api/v1/namespaces/{meta['namespace']}/serviceaccounts/{account}/token"
-        token = (await self._api.post(path, {"spec": asked}))["status"]["token"]
+        token = (await self._api.post(path, {"spec": spec}))["status"]["token"]
         self._tokens[key] = (token, time.monotonic() + _RENEW_AT * seconds)
         return token
 
@@ -132,9 +134,9 @@ def with_token(pod: Object, authority: str) -> Object:
 def _chosen(data: Mapping[str, bytes], source: Object) -> dict[str, bytes]:
     if "items" not in source:
         return dict(data)
-    if lacking := [one["key"] for one in source["items"] if one["key"] not in data]:
+    if lacking := [item["key"] for item in source["items"] if item["key"] not in data]:
         raise NotReadyError(f"references non-existent key: {', '.join(lacking)}")
-    return {one["path"]: data[one["key"]] for one in source["items"]}
+    return {item["path"]: data[item["key"]] for item in source["items"]}
 
 
 def write_atomically(folder: Path, content: Mapping[str, bytes]) -> None:
@@ -162,11 +164,11 @@ def write_atomically(folder: Path, content: Mapping[str, bytes]) -> None:
 
 
 def _link(folder: Path, names: Iterable[str]) -> None:
-    wanted = set(names)
+    expected = set(names)
     for path in folder.iterdir():
-        if not path.name.startswith("..") and path.name not in wanted:
+        if not path.name.startswith("..") and path.name not in expected:
             path.unlink()
-    for name in wanted:
+    for name in expected:
         if not (folder / name).is_symlink():
             (folder / name).symlink_to(Path("..data", name))
 

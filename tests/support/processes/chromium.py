@@ -80,11 +80,11 @@ class Page:
     async def read(self) -> None:
         """Read what the browser sends, until it is gone."""
         async for message in self.socket:
-            found = json.loads(message.data)
-            if "id" in found:
-                self._answers.pop(found["id"]).set_result(found)
+            answer = json.loads(message.data)
+            if "id" in answer:
+                self._answers.pop(answer["id"]).set_result(answer)
             else:
-                self._note(found["method"], found["params"])
+                self._note(answer["method"], answer["params"])
 
     def _note(self, method: str, params: dict[str, Any]) -> None:
         match method:
@@ -111,9 +111,9 @@ class Page:
         number = next(self._ids)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         await self.socket.send_json({"id": number, "method": method, "params": params})
-        found = await answer
-        assert "error" not in found, (method, found)
-        return found["result"]
+        reply = await answer
+        assert "error" not in reply, (method, reply)
+        return reply["result"]
 
     async def open(self, url: str) -> None:
         """Go to an address; returns when its scripts have run once."""
@@ -126,19 +126,19 @@ class Page:
         Raises:
             AssertionError: it throws.
         """
-        found = await self.call(
+        reply = await self.call(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
         )
-        assert "exceptionDetails" not in found, (expression, found)
-        return found["result"].get("value")
+        assert "exceptionDetails" not in reply, (expression, reply)
+        return reply["result"].get("value")
 
     async def until(self, expression: str, within: timedelta = _WITHIN) -> None:
         """Wait until an expression is true."""
         try:
             await eventually(lambda: self.evaluate(f"Boolean({expression})"), within)
         except AssertionError as e:
-            shown = await self.evaluate("document.body.innerText.slice(0, 3000)")
-            raise AssertionError(f"{expression}: {e}\n{shown}\n{self.errors}") from e
+            text = await self.evaluate("document.body.innerText.slice(0, 3000)")
+            raise AssertionError(f"{expression}: {e}\n{text}\n{self.errors}") from e
 
     async def text(self, selector: str = "#main") -> str:
         """The text of an element as a person sees it; empty without one."""
@@ -177,8 +177,8 @@ class Page:
 
     async def screenshot(self, file: Path) -> None:
         """Write what is seen to a PNG file."""
-        found = await self.call("Page.captureScreenshot", format="png")
-        file.write_bytes(base64.b64decode(found["data"]))
+        reply = await self.call("Page.captureScreenshot", format="png")
+        file.write_bytes(base64.b64decode(reply["data"]))
 
 
 @contextlib.contextmanager

@@ -34,8 +34,8 @@ class Following:
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGINT)
         assert self.process.stderr is not None
-        said = (await self.process.stderr.read()).decode()
-        return await self.process.wait(), said
+        errors = (await self.process.stderr.read()).decode()
+        return await self.process.wait(), errors
 
 
 @asynccontextmanager

@@ -36,9 +36,9 @@ class Helm:
         """Run a command; returns the status and the output."""
         file = self.folder / "values.json"
         file.write_text(json.dumps(values or {}))
-        given = ["--values", file] if values is not None else []
+        flags = ["--values", file] if values is not None else []
         done = subprocess.run(
-            [self.program, *arguments, *given, "--namespace", NAMESPACE],
+            [self.program, *arguments, *flags, "--namespace", NAMESPACE],
             env={"HOME": str(self.folder), "KUBECONFIG": str(self.kubeconfig)},
             capture_output=True,
             text=True,
@@ -48,9 +48,9 @@ class Helm:
 
     def done(self, *arguments: str | Path, values: Object | None = None) -> str:
         """Run a command that has to succeed."""
-        status, said = self.run(*arguments, values=values)
-        assert status == 0, said
-        return said
+        status, output = self.run(*arguments, values=values)
+        assert status == 0, output
+        return output
 
     def upgrade(self, values: Object, chart: Path = CHART) -> None:
         """Install the release, or upgrade it."""
@@ -77,9 +77,9 @@ class Kubectl:
 
     def list(self, kinds: str, *arguments: str) -> list[dict[str, Any]]:
         """The objects of these kinds."""
-        status, said = self.run("get", kinds, "-o", "json", *arguments)
-        assert status == 0, said
-        return json.loads(said)["items"]
+        status, output = self.run("get", kinds, "-o", "json", *arguments)
+        assert status == 0, output
+        return json.loads(output)["items"]
 
 
 def helm_program(folder: Path, kubeconfig: Path = Path("/nonexistent")) -> Helm:

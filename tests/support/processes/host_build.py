@@ -34,24 +34,24 @@ class Step:
 
     def flag(self, name: str) -> list[str]:
         """The values of a flag, which may be given more than once."""
-        return [value for found, value in self.flags if found == name]
+        return [value for flag, value in self.flags if flag == name]
 
 
 def read_steps(dockerfile: Path) -> list[Step]:
     """Read the instructions of a Dockerfile, without comments, each in one line."""
-    lines = [one for one in dockerfile.read_text().splitlines() if not one.startswith("#")]
+    lines = [line for line in dockerfile.read_text().splitlines() if not line.startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
     return [_step(line.strip()) for line in joined.splitlines() if line.strip()]
 
 
 def _step(line: str) -> Step:
-    keyword, _, rest = line.partition(" ")
+    keyword, _, remainder = line.partition(" ")
     flags: list[tuple[str, str]] = []
-    rest = rest.strip()
-    while found := _FLAG.match(rest):
-        flags.append((found[1], found[2]))
-        rest = rest[found.end() :]
-    return Step(keyword, tuple(flags), rest)
+    remainder = remainder.strip()
+    while match := _FLAG.match(remainder):
+        flags.append((match[1], match[2]))
+        remainder = remainder[match.end() :]
+    return Step(keyword, tuple(flags), remainder)
 
 
 class HostBuild:
@@ -123,9 +123,11 @@ class HostBuild:
         stage = "".join(step.flag("from"))
         for source in sources:
             place = self._path(target)
-            found = self._folder / stage / source.lstrip("/") if stage else self._given(source)
-            into = place / found.name if target.endswith("/") else place
-            _copy(found, into, ignored=() if stage else _NOT_GIVEN)
+            source_path = (
+                self._folder / stage / source.lstrip("/") if stage else self._given(source)
+            )
+            into = place / source_path.name if target.endswith("/") else place
+            _copy(source_path, into, ignored=() if stage else _NOT_GIVEN)
 
     def _run(self, step: Step) -> None:
         mounted = [self._mount(flag) for flag in step.flag("mount")]
@@ -144,7 +146,7 @@ class HostBuild:
             place.unlink()
 
     def _mount(self, flag: str) -> Path:
-        options = dict(one.split("=", 1) for one in flag.split(","))
+        options = dict(pair.split("=", 1) for pair in flag.split(","))
         place = self._path(options["target"])
         if options["type"] == "cache":
             place.symlink_to(_cache(self._tools))
@@ -177,11 +179,11 @@ def _copy(source: Path, target: Path, *, ignored: tuple[str, ...]) -> None:
 
 def _tools(folder: Path) -> Path:
     """Where pip and uv are: those of `make install`, or else an environment of our own."""
-    ours = ROOT / ".tools" / "bin"
-    if not (ours / "pip").exists():
-        ours = folder / "tools" / "bin"
-        venv.create(ours.parent, with_pip=True)
-    return ours
+    tools = ROOT / ".tools" / "bin"
+    if not (tools / "pip").exists():
+        tools = folder / "tools" / "bin"
+        venv.create(tools.parent, with_pip=True)
+    return tools
 
 
 def _cache(tools: Path) -> str:

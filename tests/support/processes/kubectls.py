@@ -22,16 +22,18 @@ def kubectls() -> dict[str, Path]:
     FLEETBUS_KUBECTLS names them, separated by colons; without it, or if it is `all`, they are
     looked for where the Google Cloud SDK keeps them, and on PATH.
     """
-    given = os.environ.get(GIVEN, ALL)
-    if given != ALL:
-        found = {minor_version(Path(name)): Path(name) for name in given.split(os.pathsep)}
+    listed = os.environ.get(GIVEN, ALL)
+    if listed != ALL:
+        by_version = {minor_version(Path(name)): Path(name) for name in listed.split(os.pathsep)}
     else:
-        found = {path.name.removeprefix("kubectl."): path for path in CLOUD_SDK.glob("kubectl.1.*")}
+        by_version = {
+            path.name.removeprefix("kubectl."): path for path in CLOUD_SDK.glob("kubectl.1.*")
+        }
         on_path = shutil.which("kubectl")
         # The SDK's own `kubectl` only chooses among the others.
         if on_path and CLOUD_SDK not in Path(on_path).resolve().parents:
-            found[minor_version(Path(on_path))] = Path(on_path)
-    return dict(sorted(found.items(), key=lambda entry: _order(entry[0])))
+            by_version[minor_version(Path(on_path))] = Path(on_path)
+    return dict(sorted(by_version.items(), key=lambda entry: _order(entry[0])))
 
 
 def chosen() -> list[str]:
@@ -43,11 +45,11 @@ def chosen() -> list[str]:
 def minor_version(binary: Path) -> str:
     """Return the minor version that a binary reports, like `1.31`."""
     command = [str(binary), "version", "--client", "-o", "json"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
-    found = _VERSION.search(shown)
-    assert found, f"{binary} does not tell its version: {shown}"
-    return f"{found[1]}.{found[2]}"
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+    match = _VERSION.search(output)
+    assert match, f"{binary} does not tell its version: {output}"
+    return f"{match[1]}.{match[2]}"
 
 
 def _order(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))
+    return tuple(int(number) for number in version.split("."))

@@ -40,9 +40,9 @@ class Step:
         """Each command with the lines that it says."""
         parts = re.split(r"^\$ ", self.text, flags=re.MULTILINE)
         assert not parts[0], f"a block begins with what nobody said: {parts[0]}"
-        for part in parts[1:]:
-            command, *said = part.splitlines()
-            yield command, said
+        for section in parts[1:]:
+            command, *output = section.splitlines()
+            yield command, output
 
 
 def read_steps(page: Path) -> list[Step]:
@@ -55,12 +55,12 @@ def read_steps(page: Path) -> list[Step]:
     return steps
 
 
-def says(found: str, lines: list[str]) -> bool:
+def says(actual: str, lines: list[str]) -> bool:
     """Whether a command said these lines."""
-    wanted = [re.escape(line).replace("…", ".*") if line != "…" else None for line in lines]
-    pattern = "".join(r"(?:.*\n)*?" if line is None else f"{line} *\n" for line in wanted)
+    patterns = [re.escape(line).replace("…", ".*") if line != "…" else None for line in lines]
+    pattern = "".join(r"(?:.*\n)*?" if line is None else f"{line} *\n" for line in patterns)
     return (
-        re.fullmatch(pattern, found if not found or found.endswith("\n") else f"{found}\n")
+        re.fullmatch(pattern, actual if not actual or actual.endswith("\n") else f"{actual}\n")
         is not None
     )
 
@@ -85,8 +85,8 @@ class Terminal:
     _staying: list[subprocess.Popen[bytes]] = field(default_factory=list[subprocess.Popen[bytes]])
 
     def __post_init__(self) -> None:
-        own = {name: value for name, value in os.environ.items() if not name.startswith(_OWN)}
-        self._environment = own | {"HOME": str(self.folder)}
+        variables = {name: value for name, value in os.environ.items() if not name.startswith(_OWN)}
+        self._environment = variables | {"HOME": str(self.folder)}
         self.log = self.folder / "staying.log"
         self._state = self.folder / "shell-state"
 
@@ -103,8 +103,8 @@ class Terminal:
             self._change(self.folder / step.file, step.text)
         else:
             assert step.language == "console", step
-            for command, said in step.commands():
-                self._follow(command, said)
+            for command, output in step.commands():
+                self._follow(command, output)
 
     def _change(self, file: Path, diff: str) -> None:
         sides = {"-": "", "+": ""}
@@ -114,17 +114,17 @@ class Terminal:
         assert text.count(sides["-"]) == 1, f"{file.name} has not these lines once:\n{sides['-']}"
         file.write_text(text.replace(sides["-"], sides["+"]), encoding="utf-8")
 
-    def _follow(self, command: str, said: list[str]) -> None:
+    def _follow(self, command: str, expected: list[str]) -> None:
         patience = _PATIENCE if self.is_repeated(command) or self.stays(command) else 0
         give_up = time.monotonic() + patience
         if self.stays(command):
             self._stay(command)
         while True:
-            found = self._received() if self.stays(command) else self.run(command)
-            if says(found, said):
+            actual = self._received() if self.stays(command) else self.run(command)
+            if says(actual, expected):
                 return
-            assert time.monotonic() < give_up, f"$ {command}\n{found}\ninstead of\n" + "\n".join(
-                said
+            assert time.monotonic() < give_up, f"$ {command}\n{actual}\ninstead of\n" + "\n".join(
+                expected
             )
             time.sleep(0.05)
 
@@ -151,8 +151,8 @@ class Terminal:
         *exports, folder = self._state.read_text(encoding="utf-8").splitlines()
         self.folder = Path(folder)
         changed = re.findall(r'^declare -x (\w+)="(.*)"$', "\n".join(exports), re.MULTILINE)
-        kept = {name: value for name, value in changed if "\\" not in value}
-        self._environment |= kept
+        variables = {name: value for name, value in changed if "\\" not in value}
+        self._environment |= variables
         # What a page leaves out with `…` must not be a failure of ours.
         is_ours = command.startswith("fleetbus ")
         assert not is_ours or not done.returncode, f"$ {command}\n{done.stdout}"

@@ -24,6 +24,6 @@ def module(name: str, *arguments: str) -> list[str]:
 
 def find_uv() -> str:
     """The path of uv; skips the test where there is none."""
-    ours = _RUN.parents[1] / ".tools" / "bin" / "uv"
-    found = shutil.which("uv") or shutil.which(ours)
-    return found or pytest.skip("uv is missing: `make install` brings it")
+    installed_uv = _RUN.parents[1] / ".tools" / "bin" / "uv"
+    program = shutil.which("uv") or shutil.which(installed_uv)
+    return program or pytest.skip("uv is missing: `make install` brings it")

@@ -32,13 +32,15 @@ async def start_query_api(
     """
     file = folder / "port"
     file.unlink(missing_ok=True)
-    own = {
+    variables = {
         "FLEETBUS_QUERY_API_PORT": str(port),
         "FLEETBUS_QUERY_API_PORT_FILE": str(file),
         "FLEETBUS_QUERY_API_USER_REQUESTS_PER_SECOND": "100000",
     }
     log = folder / "query-api.log"
-    child = Child("query-api", [str(COMMAND)], log=log, env={**os.environ, **own, **environment})
+    child = Child(
+        "query-api", [str(COMMAND)], log=log, env={**os.environ, **variables, **environment}
+    )
     try:
         await child.wait_until(file.exists, within=timedelta(seconds=30))
     except BaseException:
@@ -50,6 +52,6 @@ async def start_query_api(
 def memory_of(pid: int, name: str = "VmRSS") -> float:
     """MiB of a process: `VmRSS` now, `VmHWM` at its peak."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    found = re.search(rf"{name}:\s+(\d+)", status)
-    assert found is not None
-    return int(found[1]) / 1024
+    match = re.search(rf"{name}:\s+(\d+)", status)
+    assert match is not None
+    return int(match[1]) / 1024

@@ -22,7 +22,7 @@ def seconds_denied(*pids: int) -> float:
     """
     threads = [Path("/proc/thread-self"), *(Path(f"/proc/{pid}") for pid in pids)]
     try:
-        return sum(int((one / "schedstat").read_text().split()[1]) for one in threads) / 1e9
+        return sum(int((thread / "schedstat").read_text().split()[1]) for thread in threads) / 1e9
     except OSError:
         return 0.0
 
@@ -40,15 +40,15 @@ def running_children() -> list[str]:
 def processes_of(folder: Path) -> dict[int, str]:
     """Process id and command line of all whose environment or command names a folder."""
     named = str(folder).encode()
-    found: dict[int, str] = {}
+    processes: dict[int, str] = {}
     for process in (entry for entry in Path("/proc").iterdir() if entry.name.isdigit()):
         try:
-            known = (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
+            content = (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
         except OSError:  # it has ended, or is another user's
             continue
-        if named in known and is_alive(int(process.name)):
-            found[int(process.name)] = _command_of(process)
-    return found
+        if named in content and is_alive(int(process.name)):
+            processes[int(process.name)] = _command_of(process)
+    return processes
 
 
 def _parent_of(process: Path) -> int | None:

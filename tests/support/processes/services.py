@@ -61,9 +61,9 @@ class Processes:
 
     def watcher(self, cluster: str, *, kubeconfig: Path | None = None, **environment: str) -> Child:
         """The watcher of one cluster."""
-        which = ("--cluster", cluster, "--replica", f"{cluster}-0", "--context", cluster)
+        arguments = ("--cluster", cluster, "--replica", f"{cluster}-0", "--context", cluster)
         path = str(kubeconfig or self.kubeconfig)
-        command = installed("fleetbus-watcher", *which, "--kubeconfig", path)
+        command = installed("fleetbus-watcher", *arguments, "--kubeconfig", path)
         return self._child(f"watcher-{cluster}", command, environment)
 
     def _child(self, name: str, command: Sequence[str], environment: dict[str, str]) -> Child:

@@ -20,8 +20,8 @@ async def process(
     """A watcher as a process of its own."""
     kubeconfig = folder / "kubeconfig"
     await asyncio.to_thread(rig.servers.write_kubeconfig, kubeconfig)
-    which = ("--cluster", "alpha", "--replica", replica, "--kubeconfig", str(kubeconfig))
-    async with running(*which, nats_url=nats_url, **environment) as child:
+    arguments = ("--cluster", "alpha", "--replica", replica, "--kubeconfig", str(kubeconfig))
+    async with running(*arguments, nats_url=nats_url, **environment) as child:
         yield child
 
 

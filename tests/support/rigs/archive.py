@@ -77,21 +77,25 @@ class ArchiveRig:
         """Start an archiver in this process."""
         self.health = Health()
         shared = SharedSettings(nats_url=self.nats_url, health_port_file=self._port_file)
-        made = ArchiverSettings(**(self.settings | settings))
-        task = asyncio.create_task(run(made, shared, health=self.health), name="archiver")
+        archiver_settings = ArchiverSettings(**(self.settings | settings))
+        task = asyncio.create_task(
+            run(archiver_settings, shared, health=self.health), name="archiver"
+        )
         self._running.append(task)
         return task
 
     def spawn(self, **environment: str) -> Child:
         """Start an archiver as a process of its own."""
-        own = {f"FLEETBUS_ARCHIVER_{key.upper()}": str(val) for key, val in self.settings.items()}
+        variables = {
+            f"FLEETBUS_ARCHIVER_{key.upper()}": str(val) for key, val in self.settings.items()
+        }
         child = Child(
             "archiver",
             installed("fleetbus-archiver"),
             log=self.folder / f"archiver-{len(self._children)}.log",
             env=os.environ
             | {"FLEETBUS_NATS_URL": self.nats_url, "FLEETBUS_LOG_LEVEL": "info"}
-            | own
+            | variables
             | environment,
         )
         self._children.append(child)
@@ -114,11 +118,11 @@ class ArchiveRig:
         """Read the archive."""
         note = (holes if holes is not None else []).append
         archive = open_archive(self.access)
-        return [one async for one in archive.events(where, on_hole=note, **span)]
+        return [event async for event in archive.events(where, on_hole=note, **span)]
 
     async def names(self) -> list[str]:
         """The names of the archived objects, in order."""
-        return [one.event.name for one in await self.events()]
+        return [event.event.name for event in await self.events()]
 
     async def archived(
         self, names: Sequence[str], within: timedelta = timedelta(seconds=20)

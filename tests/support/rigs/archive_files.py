@@ -63,11 +63,11 @@ class ArchiveFiles:
         shift: timedelta = timedelta(),
     ) -> Path:
         """Write the chunk of these sequences; returns its file."""
-        given = list(events) if events is not None else [pod(n) for n in range(first, last + 1)]
+        stored = list(events) if events is not None else [pod(n) for n in range(first, last + 1)]
         times = [BEGIN + shift + timedelta(seconds=n) for n in range(first - 1, last + 1)]
         lines = [
             Line(key_of(event), number, to_archive_line(event, number, times[number - first + 1]))
-            for number, event in enumerate(given, start=first)
+            for number, event in enumerate(stored, start=first)
         ]
         name = ChunkName(stream, times[0], times[-1], first, last)
         await self._store.put(name.path, write_chunk(lines))

@@ -42,9 +42,9 @@ class ChildrenRig:
 
     def children(self, cluster: str, name: str | None = None) -> list[Object]:
         """The config maps of a cluster that have an owner: any, or the parent of this name."""
-        found = self.rig.clusters[cluster].list(MAPS)
-        owned = [(owner_of(one), one) for one in found]
-        return [one for owner, one in owned if owner and name in (None, owner.name)]
+        objects = self.rig.clusters[cluster].list(MAPS)
+        owned = [(owner_of(obj), obj) for obj in objects]
+        return [obj for owner, obj in owned if owner and name in (None, owner.name)]
 
     async def child(self, cluster: str, name: str, **data: str) -> Object:
         """Wait for the only child of a parent in a cluster, with these data."""
@@ -63,24 +63,30 @@ class ChildrenRig:
         await eventually(lambda: not self.children(cluster, name), within)
 
     def drop_other_finalizer(self, name: str) -> None:
-        found = self.has(name)
-        assert found is not None
-        assert "example.io/other" in found["metadata"]["finalizers"]
-        kept = [one for one in found["metadata"]["finalizers"] if one != "example.io/other"]
-        self.rig.clusters["a"].patch(MAPS, "default", name, {"metadata": {"finalizers": kept}})
+        parent = self.has(name)
+        assert parent is not None
+        assert "example.io/other" in parent["metadata"]["finalizers"]
+        finalizers = [
+            finalizer
+            for finalizer in parent["metadata"]["finalizers"]
+            if finalizer != "example.io/other"
+        ]
+        self.rig.clusters["a"].patch(
+            MAPS, "default", name, {"metadata": {"finalizers": finalizers}}
+        )
 
     def is_held(self, name: str) -> bool:
-        found = self.has(name)
-        return bool(found and FINALIZER in found["metadata"].get("finalizers", []))
+        parent = self.has(name)
+        return bool(parent and FINALIZER in parent["metadata"].get("finalizers", []))
 
     def writes(self, cluster: str) -> list[LoggedRequest]:
         """The writes of the controller on a cluster's ConfigMaps, in order."""
         return [
-            one
-            for one in self.rig.clusters[cluster].requests
-            if one.verb in ("create", "update", "patch", "delete")
-            and one.user_agent.startswith("fleetbus")
-            and "/configmaps" in one.path
+            request
+            for request in self.rig.clusters[cluster].requests
+            if request.verb in ("create", "update", "patch", "delete")
+            and request.user_agent.startswith("fleetbus")
+            and "/configmaps" in request.path
         ]
 
 
@@ -110,18 +116,18 @@ def household(rig: Rig, **options: Any) -> ChildrenRig:
             "metadata": {"name": name, "namespace": "default"},
             "data": {"value": data.get("value", "")},
         }
-        wanted = [one for one in data.get("to", "").split(",") if one]
-        return [fleetbus.Child(one, child) for one in wanted]
+        clusters = [one for one in data.get("to", "").split(",") if one]
+        return [fleetbus.Child(one, child) for one in clusters]
 
     @controller.propagate
     async def _propagate(
         _parent: Object, children: Sequence[fleetbus.Child], _fleet: fleetbus.Fleet
     ) -> Object:
-        said = {
-            f"from-{one.cluster}": one.problem or one.object["data"].get("answer")
-            for one in children
+        answers = {
+            f"from-{child.cluster}": child.problem or child.object["data"].get("answer")
+            for child in children
         }
-        return {"data": said}
+        return {"data": answers}
 
     return home
 

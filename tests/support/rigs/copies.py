@@ -50,7 +50,7 @@ class Copies:
             return False
         try:
             reader = SnapshotReader(redis, self.keys)
-            found = await reader.freshness(self.clusters, KEY)
+            freshness_of = await reader.freshness(self.clusters, KEY)
             pages = [
                 await reader.list(ListQuery(clusters=[name], resource=KEY))
                 for name in self.clusters
@@ -59,14 +59,18 @@ class Copies:
             return False
         finally:
             await redis.aclose()
-        held = [{entry.name: entry.resource_version for entry in page.entries} for page in pages]
-        is_complete = all(freshness.is_complete for freshness in found.values())
-        return is_complete and held == [versions(cluster) for cluster in self.clusters.values()]
+        versions_of = [
+            {entry.name: entry.resource_version for entry in page.entries} for page in pages
+        ]
+        is_complete = all(freshness.is_complete for freshness in freshness_of.values())
+        return is_complete and versions_of == [
+            versions(cluster) for cluster in self.clusters.values()
+        ]
 
     def check(self) -> None:
         """Nothing was deleted without an order, and no object had two runs at a time."""
-        asked = [r for r in self.clusters["b"].requests if r.verb.startswith("delete")]
-        assert {r.path.rpartition("/")[2] for r in asked} <= self.load.deleted
+        deletes = [r for r in self.clusters["b"].requests if r.verb.startswith("delete")]
+        assert {r.path.rpartition("/")[2] for r in deletes} <= self.load.deleted
         runs = sorted(json.loads(line) for line in self.log.read_text().splitlines())
         for (name, _, ended), (other, started, _) in itertools.pairwise(runs):
             assert name != other or ended <= started, f"two runs at a time: {name}"
@@ -94,8 +98,8 @@ async def copies_rig(
         for child in services:
             stack.push_async_callback(child.stop)
         keys = SnapshotKeys(shards)
-        made = Copies(clusters, redis_url, keys, services, Load(clusters["a"]), log)
+        copies = Copies(clusters, redis_url, keys, services, Load(clusters["a"]), log)
         for number in range(OBJECTS):
-            made.load.write(f"m{number}")
-        await eventually(made.is_in_step, WITHIN)
-        yield made
+            copies.load.write(f"m{number}")
+        await eventually(copies.is_in_step, WITHIN)
+        yield copies

@@ -111,7 +111,7 @@ class SmallFleet:
     async def aliases(self, name: str) -> tuple[str, ...]:
         config = self._members[name].config
         same = [info.name for info in self.clusters() if info.config == config]
-        return tuple(one for one in same if one != name)
+        return tuple(alias for alias in same if alias != name)
 
     def rename(self, name: str, other: str) -> None:
         """Let a cluster join under another name, too."""
@@ -120,13 +120,13 @@ class SmallFleet:
 
     def _config(self, name: str) -> KubeConfig:
         """The part of the servers' kubeconfig that one cluster needs."""
-        whole = self._servers.kubeconfig(self._token)
-        chosen = next(one for one in whole["contexts"] if one["name"] == name)
+        kubeconfig = self._servers.kubeconfig(self._token)
+        chosen = next(context for context in kubeconfig["contexts"] if context["name"] == name)
         names = {"contexts": name, "clusters": chosen["context"]["cluster"]}
         names["users"] = chosen["context"]["user"]
         parts = {
-            section: [one for one in whole[section] if one["name"] == wanted]
-            for section, wanted in names.items()
+            section: [entry for entry in kubeconfig[section] if entry["name"] == chosen_name]
+            for section, chosen_name in names.items()
         }
         document = {"apiVersion": "v1", "kind": "Config", "current-context": name, **parts}
         return KubeConfig(orjson.dumps(document).decode(), context=name)
@@ -212,7 +212,7 @@ class Rig:
         """Replace parts of the spec; a part that is None goes."""
         resource = self.resource(name, namespace)
         changed = {**resource["spec"], **spec}
-        resource["spec"] = {key: part for key, part in changed.items() if part is not None}
+        resource["spec"] = {key: value for key, value in changed.items() if value is not None}
         self.hub.update(MULTI_CLUSTER_RESOURCES, resource)
 
     def annotate(self, key: str, value: str, name: str = "x") -> None:
@@ -221,9 +221,9 @@ class Rig:
         )
 
     def resource(self, name: str = "x", namespace: str = "default") -> Object:
-        found = self.hub.get(MULTI_CLUSTER_RESOURCES, namespace, name)
-        assert found is not None
-        return found
+        obj = self.hub.get(MULTI_CLUSTER_RESOURCES, namespace, name)
+        assert obj is not None
+        return obj
 
     def exists(self, name: str = "x", namespace: str = "default") -> bool:
         return self.hub.get(MULTI_CLUSTER_RESOURCES, namespace, name) is not None
@@ -249,9 +249,9 @@ class Rig:
         await eventually(holds)
 
     def get(self, cluster: str, resource: str, name: str, namespace: str = "default") -> Object:
-        found = self.clusters[cluster].get(resource, namespace, name)
-        assert found is not None, f"{resource} {name} is not in {cluster}"
-        return found
+        obj = self.clusters[cluster].get(resource, namespace, name)
+        assert obj is not None, f"{resource} {name} is not in {cluster}"
+        return obj
 
     def has(
         self, cluster: str, resource: str, name: str, namespace: str | None = "default"
@@ -262,29 +262,29 @@ class Rig:
         """Cluster → `State` or `State/reason`."""
         entries = self.resource(name, namespace)["status"]["clusters"]
         return {
-            one["name"]: one["state"]
-            if one["state"] == one["reason"]
-            else f"{one['state']}/{one['reason']}"
-            for one in entries
+            entry["name"]: entry["state"]
+            if entry["state"] == entry["reason"]
+            else f"{entry['state']}/{entry['reason']}"
+            for entry in entries
         }
 
     def entry(self, cluster: str, name: str = "x", namespace: str = "default") -> Object:
         entries = self.resource(name, namespace)["status"]["clusters"]
-        return next(one for one in entries if one["name"] == cluster)
+        return next(entry for entry in entries if entry["name"] == cluster)
 
     def condition(self, kind: str = "Ready", name: str = "x", namespace: str = "default") -> Object:
         conditions = self.resource(name, namespace)["status"]["conditions"]
-        return next(one for one in conditions if one["type"] == kind)
+        return next(condition for condition in conditions if condition["type"] == kind)
 
     def plan_hash(self, name: str = "x") -> str:
         """The hash that confirms the held deletions; "" if none is held."""
-        held: Object = self.resource(name)["status"].get("held", {})
-        return str(held.get("planHash", ""))
+        hold: Object = self.resource(name)["status"].get("held", {})
+        return str(hold.get("planHash", ""))
 
     def writes(self, cluster: str) -> list[LoggedRequest]:
         """The write requests that one cluster has seen."""
         reads = {"get", "list", "watch"}
-        return [one for one in self.clusters[cluster].requests if one.verb not in reads]
+        return [request for request in self.clusters[cluster].requests if request.verb not in reads]
 
     def all_writes(self) -> int:
         return sum(len(self.writes(name)) for name in self.clusters)

@@ -120,7 +120,11 @@ class Rig:
 
     async def _stop_all(self, name: str) -> None:
         """Stop one that was started, and those beside it."""
-        for task in [one for one in self._tasks if one == name or one[:-1] == f"{name}-"]:
+        for task in [
+            task_name
+            for task_name in self._tasks
+            if task_name == name or task_name[:-1] == f"{name}-"
+        ]:
             await self.stop(task)
 
     async def synced(self, *resources: str, within: timedelta = timedelta(seconds=20)) -> None:
@@ -128,8 +132,8 @@ class Rig:
 
         async def is_synced() -> bool:
             for key in resources:
-                found = await self.reader.freshness(self.clusters, key)
-                if not all(freshness.is_complete for freshness in found.values()):
+                by_cluster = await self.reader.freshness(self.clusters, key)
+                if not all(freshness.is_complete for freshness in by_cluster.values()):
                     return False
             return True
 
@@ -271,10 +275,10 @@ class Recorder:
         try:
             started = asyncio.get_running_loop().time()
             await asyncio.sleep(self.pause)
-            found = await fleet.cluster(request.cluster).get(
+            obj = await fleet.cluster(request.cluster).get(
                 self.resource, request.namespace, request.name
             )
-            self.runs.append(Run(request, started, found))
+            self.runs.append(Run(request, started, obj))
         finally:
             self._running.discard(request)
         return None

@@ -115,12 +115,12 @@ class IntakeRig:
             runs: list[Run] = []
             for request in requests:
                 left = await self.record.has_left(request)
-                held = standing[request.cluster].get((request.namespace, request.name))
+                state = standing[request.cluster].get((request.namespace, request.name))
                 run = Run(replace(request, left=left))
-                if held is not None:
+                if state is not None:
                     ref = ObjectRef(request.cluster, PODS_KEY, request.namespace, request.name)
-                    run.note_read(ref, held.version, is_absent=not held.is_live)
-                version = held.resource_version if held and held.is_live else ""
+                    run.note_read(ref, state.version, is_absent=not state.is_live)
+                version = state.resource_version if state and state.is_live else ""
                 place = f"{request.cluster}/{request.namespace}/{request.name}"
                 done.append(Seen(place, version, left))
                 runs.append(run)
@@ -155,9 +155,9 @@ async def intake_rig(redis: Redis, provider: Provider) -> AsyncGenerator[IntakeR
     clusters = Clusters([provider])
     task = asyncio.create_task(clusters.run())
     await clusters.known()
-    made = IntakeRig(redis, clusters)
-    yield made
-    await made.queue.aclose()
+    opened = IntakeRig(redis, clusters)
+    yield opened
+    await opened.queue.aclose()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -179,5 +179,5 @@ def is_changed(old: Any, new: Any) -> bool:
     return old["metadata"].get("generation") != new["metadata"].get("generation")
 
 
-async def to_ref(obj: Any, own: Request, _fleet: Fleet) -> Iterable[Request]:
-    return [Request("", "us1", "x", obj["metadata"]["ref"])] if obj else [own]
+async def to_ref(obj: Any, request: Request, _fleet: Fleet) -> Iterable[Request]:
+    return [Request("", "us1", "x", obj["metadata"]["ref"])] if obj else [request]

@@ -73,9 +73,11 @@ class Rig:
         """
         obj = self.server.get(PODS, "prod", name)
         assert obj is not None
-        shown = {k: v for k, v in obj["metadata"].items() if k != "managedFields"} | metadata
-        tree = {**obj, "metadata": shown}
-        version, uid = shown["resourceVersion"], shown["uid"]
+        metadata_shown = {
+            k: v for k, v in obj["metadata"].items() if k != "managedFields"
+        } | metadata
+        tree = {**obj, "metadata": metadata_shown}
+        version, uid = metadata_shown["resourceVersion"], metadata_shown["uid"]
         event = Source().modified(name, version, uid=uid, body=orjson.dumps(tree))
         await self.snapshot.apply(event)
         return tree

@@ -17,9 +17,9 @@ T1 = {"name": "t1"}
 
 
 def template(name: str) -> dict[str, Any]:
-    made = copy.deepcopy(CONFIG_MAP)
-    made["metadata"]["name"] = name
-    return made
+    copied = copy.deepcopy(CONFIG_MAP)
+    copied["metadata"]["name"] = name
+    return copied
 
 
 async def restored(rig: Rig) -> None:
@@ -48,9 +48,9 @@ async def show(rig: Rig, *clusters: str) -> Snapshot:
         )
         await snapshot.writer.put_resource_state(name, record)
         source = Source(cluster=name, resource="configmaps")
-        for one in rig.clusters[name].list(MAPS):
-            metadata = one["metadata"]
-            body = orjson.dumps({"apiVersion": "v1", "kind": "ConfigMap", **one})
+        for obj in rig.clusters[name].list(MAPS):
+            metadata = obj["metadata"]
+            body = orjson.dumps({"apiVersion": "v1", "kind": "ConfigMap", **obj})
             event = source.event(
                 *("listed", metadata["name"], metadata["resourceVersion"]),
                 uid=metadata["uid"],

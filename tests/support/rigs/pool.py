@@ -142,7 +142,7 @@ class PoolRig:
 
     async def owners(self) -> dict[str, str]:
         """Cluster → member, as the leases say."""
-        return {name: held.member for name, held in (await self.leases()).items()}
+        return {name: lease.member for name, lease in (await self.leases()).items()}
 
     async def leases(self) -> dict[str, Any]:
         return dict(await PoolStore(self.bus, KeyValue(self.bus)).leases())
@@ -150,9 +150,9 @@ class PoolRig:
     async def has_shared(self, *members: str, clusters: Sequence[str] = ()) -> dict[str, str]:
         """The owners, once each of these members has some cluster and each cluster one watch."""
         owners = await self.owners()
-        wanted = set(clusters or self.clusters)
-        is_so = owners.keys() == wanted and set(owners.values()) == set(members)
-        return owners if is_so and self.are_watched_once(*wanted) else {}
+        expected = set(clusters or self.clusters)
+        is_so = owners.keys() == expected and set(owners.values()) == set(members)
+        return owners if is_so and self.are_watched_once(*expected) else {}
 
     async def shared(self, *members: str, clusters: Sequence[str] = ()) -> dict[str, str]:
         return await eventually(lambda: self.has_shared(*members, clusters=clusters))
@@ -188,12 +188,12 @@ class PoolRig:
 
     async def are_mirrored(self, *names: str) -> bool:
         """Whether the stream's last state of each object is the API server's."""
-        found: dict[str, list[Any]] = {}
+        by_cluster: dict[str, list[Any]] = {}
         for stored in await read_stream(self.bus):
             if isinstance(stored.message, (Event, EpochEnd)):
-                found.setdefault(stored.message.cluster, []).append(stored.message)
+                by_cluster.setdefault(stored.message.cluster, []).append(stored.message)
         return all(
-            mirror(found.get(name, [])) == watcher_rig.truth(self.clusters[name])
+            mirror(by_cluster.get(name, [])) == watcher_rig.truth(self.clusters[name])
             for name in names or self.clusters
         )
 

@@ -197,8 +197,8 @@ class ProjectorRig:
         return is_idle and info["ack_floor"]["stream_seq"] >= stream["state"]["last_seq"]
 
     async def record(self, cluster: str = "eu1") -> ResourceRecord | None:
-        found = {record.key: record for record in await self.snapshot.reader.resources(cluster)}
-        return found.get(self.resource)
+        records = {record.key: record for record in await self.snapshot.reader.resources(cluster)}
+        return records.get(self.resource)
 
     async def state(self, cluster: str = "eu1") -> ResourceState:
         record = await self.record(cluster)
@@ -223,13 +223,13 @@ class ProjectorRig:
         self, reason: str, cluster: str = "eu1", *, after: int = 0
     ) -> ResyncRequest:
         async def is_requested() -> ResyncRequest | None:
-            found = await self.resync_request(cluster)
-            is_it = found is not None and reason in found.reason and found.min_epoch > after
-            return found if is_it else None
+            resync = await self.resync_request(cluster)
+            is_it = resync is not None and reason in resync.reason and resync.min_epoch > after
+            return resync if is_it else None
 
-        found = await eventually(is_requested)
-        assert found is not None
-        return found
+        requested = await eventually(is_requested)
+        assert requested is not None
+        return requested
 
 
 def resync_requests(rig: ProjectorRig) -> ResyncRequests:

@@ -57,15 +57,15 @@ class RealCluster:
             is_same=self.is_same,
             only_compare=self.is_same and self.drift is not DriftPolicy.CORRECT,
         )
-        going = [one for one in self.known.values() if one.kind in prune]
+        going = [obj for obj in self.known.values() if obj.kind in prune]
         result = await converge(target, objects, going, "r")
         self.known = dict(result.inventory)
         return result
 
     async def get(self, resource: str, namespace: str, name: str) -> dict[str, Any]:
-        found = await self.client.get(resource, namespace, name)
-        assert found is not None
-        return found
+        obj = await self.client.get(resource, namespace, name)
+        assert obj is not None
+        return obj
 
 
 @asynccontextmanager

@@ -97,14 +97,16 @@ class Release:
     def kubeconfig(self, cluster: str, user: str) -> str:
         """A kubeconfig of one cluster with the token of a user, as JSON."""
         whole = self.servers.kubeconfig({cluster: token_of(user)})
-        context = next(one for one in whole["contexts"] if one["name"] == cluster)
-        wanted = context["context"]
+        context = next(entry for entry in whole["contexts"] if entry["name"] == cluster)
+        chosen = context["context"]
         document = {
             **whole,
             "current-context": cluster,
             "contexts": [context],
-            "clusters": [one for one in whole["clusters"] if one["name"] == wanted["cluster"]],
-            "users": [one for one in whole["users"] if one["name"] == wanted["user"]],
+            "clusters": [
+                entry for entry in whole["clusters"] if entry["name"] == chosen["cluster"]
+            ],
+            "users": [entry for entry in whole["users"] if entry["name"] == chosen["user"]],
         }
         return json.dumps(document)
 
@@ -112,25 +114,25 @@ class Release:
         """The environment with the credentials of a component."""
         path = self.folder / f"{component}.kubeconfig"
         path.write_text(self.kubeconfig(HUB, account(f"fb-fleetbus-{component}")))
-        found = self._rendered(component) | {
+        variables = self._rendered(component) | {
             "FLEETBUS_HUB_KUBECONFIG": str(path),
             "FLEETBUS_ALLOW_LOOPBACK": "true",
             "FLEETBUS_WATCHER_DISCOVERY_INTERVAL": "1s",
         }
         if component != "query-api":
-            found |= self.nats.environment(component)
+            variables |= self.nats.environment(component)
         if component != "pool" and not component.startswith("watcher-"):
-            found |= self.valkey.environment(component)
-        return found
+            variables |= self.valkey.environment(component)
+        return variables
 
     def _rendered(self, component: str) -> dict[str, str]:
         """The rendered settings, but for addresses, files and what only a pod has."""
         deployment = find(self.nats.objects, "Deployment", f"fb-fleetbus-{component}")
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
         return {
-            one["name"]: one["value"]
-            for one in container["env"]
-            if "value" in one and not _PLACES.search(one["name"])
+            variable["name"]: variable["value"]
+            for variable in container["env"]
+            if "value" in variable and not _PLACES.search(variable["name"])
         }
 
     def watcher(self, cluster: str) -> Child:
@@ -193,7 +195,8 @@ class Release:
     def logs(self) -> dict[str, str]:
         """The logs of all processes, in lower case."""
         return {
-            one.name: (self.folder / f"{one.name}.log").read_text().lower() for one in self.children
+            child.name: (self.folder / f"{child.name}.log").read_text().lower()
+            for child in self.children
         }
 
 
@@ -225,8 +228,8 @@ async def released(
         ]
     audits = {name: Audited(grants) for name, grants in rights.items()}
     clusters = {name: _cluster(name, audit) for name, audit in audits.items()}
-    for one in crds():
-        clusters[HUB].create(CRDS, one)
+    for crd in crds():
+        clusters[HUB].create(CRDS, crd)
     clusters[HUB].create("v1/namespaces", {"metadata": {"name": KUBECONFIGS}})
     async with AsyncExitStack() as exits:
         servers = await exits.enter_async_context(serve(list(clusters.values()), tls=True))
@@ -237,7 +240,7 @@ async def released(
 
 
 def _parsed(resources: Iterable[str]) -> list[Any]:
-    return [parse_resource(one) for one in resources]
+    return [parse_resource(resource) for resource in resources]
 
 
 def _cluster(name: str, audit: Audited) -> Cluster:

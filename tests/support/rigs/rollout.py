@@ -17,8 +17,8 @@ CANARY = {"name": "canary", "clusters": [T1]}
 
 def values(rig: Rig, name: str = "m") -> dict[str, str]:
     """Cluster → the value of the ConfigMap there; "" if there is none."""
-    found = {n: rig.clusters[n].get(MAPS, "default", name) for n in ("t1", "t2", "t4")}
-    return {n: one["data"]["k"] if one else "" for n, one in found.items()}
+    objects = {n: rig.clusters[n].get(MAPS, "default", name) for n in ("t1", "t2", "t4")}
+    return {n: obj["data"]["k"] if obj else "" for n, obj in objects.items()}
 
 
 def rollout(rig: Rig) -> Object:
@@ -51,12 +51,12 @@ async def on_v1(rig: Rig, **spec: Any) -> None:
 
 
 def make_healthy(rig: Rig, cluster: str) -> None:
-    made = rig.get(cluster, DEPLOYMENTS, "web")
+    deployment = rig.get(cluster, DEPLOYMENTS, "web")
     status = {
-        "observedGeneration": made["metadata"]["generation"],
+        "observedGeneration": deployment["metadata"]["generation"],
         "replicas": 1,
         "updatedReplicas": 1,
         "readyReplicas": 1,
         "availableReplicas": 1,
     }
-    rig.clusters[cluster].update_status(DEPLOYMENTS, made | {"status": status})
+    rig.clusters[cluster].update_status(DEPLOYMENTS, deployment | {"status": status})

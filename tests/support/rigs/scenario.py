@@ -158,11 +158,11 @@ class Scenario:
     async def rows(self, name: str) -> set[str]:
         """The config maps that the snapshot holds of a cluster, but for those of its own."""
         places = self.rig.reader.keys(name, MAP_KEY)
-        return {found async for where, found in places if where != "kube-system"}
+        return {place async for where, place in places if where != "kube-system"}
 
     async def is_synced(self, *names: str, key: str = MAP_KEY) -> bool:
-        found = await self.rig.reader.freshness(names, key)
-        return all(freshness.is_complete for freshness in found.values())
+        by_cluster = await self.rig.reader.freshness(names, key)
+        return all(freshness.is_complete for freshness in by_cluster.values())
 
     async def synced(self, *names: str, key: str = MAP_KEY) -> None:
         """Wait until these are in the fleet, and the snapshot is complete for them."""
@@ -181,14 +181,14 @@ class Scenario:
         return sum(request.path == "/version" for request in self.rig.clusters[server].requests)
 
     def _asked(self, server: str, verb: str) -> list[LoggedRequest]:
-        asked = self.rig.clusters[server].requests
-        return [r for r in asked if r.verb == verb and r.path.endswith("/configmaps")]
+        requests = self.rig.clusters[server].requests
+        return [r for r in requests if r.verb == verb and r.path.endswith("/configmaps")]
 
     async def stored(self, cluster: str) -> list[Event]:
         """The events of a cluster on the stream, in order."""
         async with connected(self.rig.shared.nats_url, name="reader") as bus:
-            found = [stored.message for stored in await read_stream(bus)]
-        return [m for m in found if isinstance(m, Event) and m.cluster == cluster]
+            messages = [stored.message for stored in await read_stream(bus)]
+        return [m for m in messages if isinstance(m, Event) and m.cluster == cluster]
 
     def deletions(self, *clusters: str) -> list[Event]:
         """The deletions that were published; without arguments those of every cluster."""
@@ -268,16 +268,16 @@ class Scenario:
             place = (entry.cluster, entry.namespace, entry.name)
             run = last.get(place)
             assert run is not None, f"{'/'.join(place)} was never reconciled"
-            seen = (run.object or {}).get("metadata", {}).get("resourceVersion")
-            assert seen == entry.resource_version, f"last change of {'/'.join(place)}"
+            version = (run.object or {}).get("metadata", {}).get("resourceVersion")
+            assert version == entry.resource_version, f"last change of {'/'.join(place)}"
 
     async def _check_secrets(self, secrets: Sequence[str]) -> None:
         places = {"bus": b"\n".join(self.published), "redis": await _content(self.rig)}
         places["logs"] = json.dumps(self.logs, default=str).encode()
         for secret in secrets:
             needles = (secret.encode(), base64.b64encode(secret.encode()))
-            found = [place for place, text in places.items() for n in needles if n in text]
-            assert not found, f"a secret is shown by {found}"
+            leaks = [place for place, text in places.items() for n in needles if n in text]
+            assert not leaks, f"a secret is shown by {leaks}"
 
     def check_logs(self, errors: Iterable[str] = ()) -> None:
         """No error but the expected ones, and no line of a reconcile that does not say which."""
@@ -329,17 +329,17 @@ def access(rig: Rig, *contexts: str, token: str = "", **servers: str) -> Object:
         servers: name of a context → name of a server.
     """
     leads = {c: c for c in contexts} | servers
-    known = rig.servers.kubeconfig(token or None)
-    clusters = {entry["name"]: entry["cluster"] for entry in known["clusters"]}
-    users = {entry["name"]: entry["user"] for entry in known["users"]}
-    shown = {entry["name"]: users[entry["context"]["user"]] for entry in known["contexts"]}
+    kubeconfig = rig.servers.kubeconfig(token or None)
+    clusters = {entry["name"]: entry["cluster"] for entry in kubeconfig["clusters"]}
+    users = {entry["name"]: entry["user"] for entry in kubeconfig["users"]}
+    user_of = {entry["name"]: users[entry["context"]["user"]] for entry in kubeconfig["contexts"]}
     return {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": next(iter(leads), ""),
         "contexts": [{"name": n, "context": {"cluster": n, "user": n}} for n in leads],
         "clusters": [{"name": n, "cluster": clusters[server]} for n, server in leads.items()],
-        "users": [{"name": n, "user": shown[server]} for n, server in leads.items()],
+        "users": [{"name": n, "user": user_of[server]} for n, server in leads.items()],
     }
 
 

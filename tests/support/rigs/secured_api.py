@@ -29,8 +29,8 @@ PODS = "core/pods"
 
 
 def rule(verbs: str, group: str, *resources: str, names: tuple[str, ...] = ()) -> dict[str, Any]:
-    found = {"verbs": verbs.split(), "apiGroups": [group], "resources": list(resources)}
-    return found | ({"resourceNames": list(names)} if names else {})
+    rule_fields = {"verbs": verbs.split(), "apiGroups": [group], "resources": list(resources)}
+    return rule_fields | ({"resourceNames": list(names)} if names else {})
 
 
 def secured_cluster(name: str) -> Cluster:
@@ -52,10 +52,10 @@ def grant(cluster: Cluster, user: str, *rules: dict[str, Any], namespace: str = 
     """Grant rules to a user, everywhere or in a namespace; several grants add up."""
     kind = "Role" if namespace else "ClusterRole"
     role = {"metadata": {"generateName": f"{user}-"}, "rules": list(rules)}
-    made = cluster.create(f"{RBAC}/{kind.lower()}s", role, namespace or None)
+    created = cluster.create(f"{RBAC}/{kind.lower()}s", role, namespace or None)
     binding = {
         "metadata": {"generateName": f"{user}-"},
-        "roleRef": {"kind": kind, "name": made["metadata"]["name"]},
+        "roleRef": {"kind": kind, "name": created["metadata"]["name"]},
         "subjects": [{"kind": "User", "name": user}],
     }
     cluster.create(f"{RBAC}/{kind.lower()}bindings", binding, namespace or None)

@@ -190,8 +190,10 @@ class SecuredStore:
             finally:
                 for task in tasks:
                     task.cancel()
-                found = await asyncio.gather(*tasks, return_exceptions=True)
-            assert all(isinstance(one, asyncio.CancelledError) for one in found), found
+                outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes), (
+                outcomes
+            )
 
 
 Secured = Callable[[Path], AbstractAsyncContextManager[SecuredStore]]
@@ -220,12 +222,12 @@ async def secured_cluster(
 ) -> AsyncGenerator[SecuredStore]:
     """Three masters, each of which has our user."""
     tls = _prepare(folder)
-    async with valkey_cluster(folder / "store", tls=tls, has_replicas=has_replicas) as found:
+    async with valkey_cluster(folder / "store", tls=tls, has_replicas=has_replicas) as cluster:
 
         async def fail_over() -> None:
-            await kill_and_fail_over(found, "fleetbus:{q:pods}:dirty")
+            await kill_and_fail_over(cluster, "fleetbus:{q:pods}:dirty")
 
-        store = SecuredStore(folder, found.url, found.nodes, found.servers, fail_over)
+        store = SecuredStore(folder, cluster.url, cluster.nodes, cluster.servers, fail_over)
         await store.set_password("one")
         yield store
 

@@ -125,11 +125,11 @@ async def shop_fleet(folder: Path) -> AsyncGenerator[ShopFleet]:
     fleet = ShopFleet(folder, "", {})
     await fleet.fleetbus("dev", "up", "--clusters", str(len(MEMBERS) + 1))
     try:
-        found = json.loads(await fleet.fleetbus("dev", "env", "-o", "json"))
-        fleet.url = found["FLEETBUS_API_URL"]
+        environment = json.loads(await fleet.fleetbus("dev", "env", "-o", "json"))
+        fleet.url = environment["FLEETBUS_API_URL"]
         async with AsyncExitStack() as exits:
             for name in ("hub", *MEMBERS):
-                config = read_kube_config(found["KUBECONFIG"], name)
+                config = read_kube_config(environment["KUBECONFIG"], name)
                 fleet.clients[name] = await exits.enter_async_context(KubeClient(config))
             yield fleet
     finally:

@@ -27,23 +27,26 @@ class WatchClient:
     @property
     def seen(self) -> list[str]:
         """`<TYPE> <name>` of each event."""
-        return [f"{one['type']} {one['object']['metadata'].get('name', '')}" for one in self.events]
+        return [
+            f"{event['type']} {event['object']['metadata'].get('name', '')}"
+            for event in self.events
+        ]
 
     @property
     def versions(self) -> list[int]:
         """The resourceVersions of the events."""
-        return [int(one["object"]["metadata"]["resourceVersion"]) for one in self.events]
+        return [int(event["object"]["metadata"]["resourceVersion"]) for event in self.events]
 
     @property
     def error(self) -> dict[str, Any]:
         """The Status with which it ended; empty without one."""
-        errors = [one for one in self.events[-1:] if one["type"] == "ERROR"]
+        errors = [event for event in self.events[-1:] if event["type"] == "ERROR"]
         return errors[0]["object"] if errors else {}
 
-    async def has(self, *seen: str) -> None:
+    async def has(self, *lines: str) -> None:
         """Wait until exactly this was seen."""
-        await eventually(lambda: len(self.events) >= len(seen))
-        assert self.seen == list(seen)
+        await eventually(lambda: len(self.events) >= len(lines))
+        assert self.seen == list(lines)
 
     async def ended(self) -> None:
         await eventually(lambda: self.has_ended)
@@ -54,24 +57,24 @@ async def watching(
     client: httpx.AsyncClient, path: str, *, token: str = "", **query: Any
 ) -> AsyncGenerator[WatchClient]:
     """Watch with a Kubernetes client's parameters until the block ends."""
-    found = WatchClient()
+    stream = WatchClient()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     async def read() -> None:
         async with client.stream(
             "GET", path, params={"watch": "1", **query}, headers=headers, timeout=None
         ) as response:
-            found.status = response.status_code
+            stream.status = response.status_code
             async for line in response.aiter_lines():
-                found.events.append(json.loads(line))
-        found.has_ended = True
+                stream.events.append(json.loads(line))
+        stream.has_ended = True
 
     reading = asyncio.create_task(read())
     try:
-        await eventually(lambda: found.status or reading.done())
+        await eventually(lambda: stream.status or reading.done())
         if reading.done():
             reading.result()
-        yield found
+        yield stream
     finally:
         reading.cancel()
         await asyncio.wait([reading])

@@ -77,10 +77,10 @@ class Rig:
     ) -> asyncio.Task[None]:
         """A watcher; of another server if `config` names one; `port_file` is for its probes."""
         chosen: dict[str, Any] = {"cluster": self.cluster.name, "replica": "r1"}
-        made = load_settings(WatcherSettings, **(QUICK | chosen | settings))
+        chosen_settings = load_settings(WatcherSettings, **(QUICK | chosen | settings))
         shared = SharedSettings(nats_url=nats_url or self.nats_url, health_port_file=port_file)
-        own = None if made.kubeconfig else self.config
-        task = asyncio.create_task(run(made, shared, config=config or own))
+        own_config = None if chosen_settings.kubeconfig else self.config
+        task = asyncio.create_task(run(chosen_settings, shared, config=config or own_config))
         self._running.append(task)
         return task
 
@@ -129,23 +129,23 @@ class Rig:
         return await read_stream(self.bus)
 
     async def events(self, plural: str = "configmaps") -> list[Event]:
-        found = [stored.message for stored in await self.stored()]
-        return [m for m in found if isinstance(m, Event) and m.resource == plural]
+        messages = [stored.message for stored in await self.stored()]
+        return [m for m in messages if isinstance(m, Event) and m.resource == plural]
 
     async def ends(self, plural: str = "") -> list[EpochEnd]:
-        found = [stored.message for stored in await self.stored()]
-        ends = [m for m in found if isinstance(m, EpochEnd)]
+        messages = [stored.message for stored in await self.stored()]
+        ends = [m for m in messages if isinstance(m, EpochEnd)]
         return [end for end in ends if not plural or end.resource == plural]
 
     async def heartbeats(self) -> list[Heartbeat]:
-        found = [stored.message for stored in await self.stored()]
-        return [m for m in found if isinstance(m, Heartbeat)]
+        messages = [stored.message for stored in await self.stored()]
+        return [m for m in messages if isinstance(m, Heartbeat)]
 
     async def status(self, plural: str = "configmaps") -> Any:
         """The status of a resource in the latest heartbeat, or None."""
         beats = await self.heartbeats()
-        found = [s for s in (beats[-1].resources if beats else []) if s.resource == plural]
-        return found[0] if found else None
+        statuses = [s for s in (beats[-1].resources if beats else []) if s.resource == plural]
+        return statuses[0] if statuses else None
 
     async def checkpoint(self, plural: str = "configmaps") -> Any:
         """The record, or None."""
@@ -188,8 +188,8 @@ class Rig:
 
 def truth(cluster: Cluster, gvr: str = CONFIG_MAPS) -> dict[str, str]:
     """name → resourceVersion as the API server has it."""
-    found = cluster.list(gvr)
-    return {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in found}
+    objects = cluster.list(gvr)
+    return {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in objects}
 
 
 def write(cluster: Cluster, name: str, value: str = "v") -> None:
@@ -228,21 +228,21 @@ async def rig_for(nats_url: str, name: str = "alpha", **options: Any) -> AsyncGe
 
 async def read_stream(bus: Bus, within: timedelta = timedelta(seconds=10)) -> list[Stored]:
     """All messages of the stream, by batched direct gets."""
-    found: list[Stored] = []
-    while page := await _read_page(bus, found[-1].seq + 1 if found else 1, within):
-        found += page
-    return found
+    messages: list[Stored] = []
+    while page := await _read_page(bus, messages[-1].seq + 1 if messages else 1, within):
+        messages += page
+    return messages
 
 
 async def _read_page(bus: Bus, start: int, within: timedelta) -> list[Stored]:
-    found: list[Stored] = []
+    page: list[Stored] = []
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def on_message(message: Msg) -> None:
         headers = message.headers or {}
         if "Nats-Sequence" in headers:
             seq = int(headers["Nats-Sequence"])
-            found.append(Stored(seq, headers, codec.decode(message.data)))
+            page.append(Stored(seq, headers, codec.decode(message.data)))
         if headers.get("Status") and not done.done():  # 204: the end; 404: nothing at all
             done.set_result(None)
 
@@ -254,7 +254,7 @@ async def _read_page(bus: Bus, start: int, within: timedelta) -> list[Stored]:
     async with asyncio.timeout(within.total_seconds()):
         await done
     await subscription.unsubscribe()
-    return found
+    return page
 
 
 def mirror(messages: list[Message]) -> dict[str, str]:

@@ -52,17 +52,17 @@ class Notes:
         self.most = max(self.most, len(self.running))
         self.started.append((request, time.monotonic()))
         try:
-            found = await self.answer(request) if self.answer else None
+            result = await self.answer(request) if self.answer else None
         except asyncio.CancelledError:
             self.cancelled.append(request)
             raise
         finally:
             self.running.discard(request)
         self.finished.append(request)
-        return found
+        return result
 
     def runs(self, request: Request = FIRST) -> int:
-        return sum(one == request for one, _ in self.started)
+        return sum(started == request for started, _ in self.started)
 
 
 class Working:

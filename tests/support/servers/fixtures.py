@@ -165,8 +165,12 @@ async def nats(nats_url: str) -> AsyncGenerator[Client]:
 @pytest.fixture(autouse=True)
 def no_leaks(request: pytest.FixtureRequest) -> None:
     """Ask for `no_leaked_tasks` where there can be any: an unused event loop takes 2 ms a test."""
-    found: dict[str, Sequence[pytest.FixtureDef[Any]]] = request.node._fixtureinfo.name2fixturedefs
-    fixtures = [each.func for name, each_of in found.items() for each in each_of if name != _OURS]
+    definitions: dict[str, Sequence[pytest.FixtureDef[Any]]] = (
+        request.node._fixtureinfo.name2fixturedefs
+    )
+    fixtures = [
+        each.func for name, each_of in definitions.items() for each in each_of if name != _OURS
+    ]
     if any(_is_async(function) for function in (request.function, *fixtures)):
         request.getfixturevalue(_OURS)
 

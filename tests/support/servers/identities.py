@@ -37,10 +37,10 @@ class Authority:
 
     def issue(self, name: str) -> tuple[Path, Path]:
         """The paths of a certificate for 127.0.0.1 and of its key."""
-        made = self._ca.issue_cert("127.0.0.1", common_name=name)
+        issued = self._ca.issue_cert("127.0.0.1", common_name=name)
         cert, key = self._folder / f"{name}.crt", self._folder / f"{name}.key"
-        cert.write_bytes(b"".join(part.bytes() for part in made.cert_chain_pems))
-        key.write_bytes(made.private_key_pem.bytes())
+        cert.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+        key.write_bytes(issued.private_key_pem.bytes())
         return cert, key
 
 
@@ -65,7 +65,7 @@ class KeyPair:
         body |= {"nats": {**claims, "version": 2}, **more}
         body["jti"] = base64.b32encode(hashlib.sha256(json.dumps(body).encode()).digest()).decode()
         head = {"typ": "JWT", "alg": "ed25519-nkey"}
-        text = ".".join(_base64(json.dumps(part).encode()) for part in (head, body))
+        text = ".".join(_base64(json.dumps(section).encode()) for section in (head, body))
         return f"{text}.{_base64(self.pair.sign(text.encode()))}"
 
 
@@ -149,19 +149,19 @@ class SecuredNats:
 async def secured_nats(folder: Path, logins: str) -> AsyncGenerator[SecuredNats]:
     """Run a NATS server with JetStream and a configuration of its logins."""
     folder.mkdir(parents=True, exist_ok=True)
-    held = HeldPort("127.0.0.1", 0)
+    port = HeldPort("127.0.0.1", 0)
     config = folder / "nats.conf"
     fixed = (
-        f'listen: "127.0.0.1:{held.number}"\nports_file_dir: "{folder}"\n'
+        f'listen: "127.0.0.1:{port.number}"\nports_file_dir: "{folder}"\n'
         f'jetstream {{ store_dir: "{folder}/store" }}\n'
     )
     config.write_text(fixed + logins)
     child = Child("nats", [find_nats_server(), "-c", config], log=folder / "log")
-    url = f"nats://127.0.0.1:{held.number}"
+    url = f"nats://127.0.0.1:{port.number}"
     try:
         server = NatsServer(url=url, child=child, store_dir=folder)
         await child.wait_until(server.is_ready, within=_START)
         yield SecuredNats(server, config, fixed)
     finally:
         await child.stop()
-        held.release()
+        port.release()

@@ -100,9 +100,9 @@ class NatsCluster:
 
         def find() -> str:
             for member in self.members.values():
-                found = member.monitor("jsz").get("meta_cluster", {}).get("leader", "")
-                if member.child.is_running and found and self.members[found].child.is_running:
-                    return found
+                leader = member.monitor("jsz").get("meta_cluster", {}).get("leader", "")
+                if member.child.is_running and leader and self.members[leader].child.is_running:
+                    return leader
             return ""
 
         return await _ask_in_thread(find)
@@ -144,11 +144,11 @@ async def nats_cluster(
         names: of its members.
         more: lines of configuration that all members have.
     """
-    held = {name: (HeldPort(LOOPBACK), HeldPort(LOOPBACK)) for name in names}
-    routes = [f"nats://{LOOPBACK}:{route.number}" for _, route in held.values()]
+    ports = {name: (HeldPort(LOOPBACK), HeldPort(LOOPBACK)) for name in names}
+    routes = [f"nats://{LOOPBACK}:{route.number}" for _, route in ports.values()]
     members: dict[str, Member] = {}
     try:
-        for name, (port, route) in held.items():
+        for name, (port, route) in ports.items():
             place = folder / name
             place.mkdir(parents=True)
             config = place / "nats.conf"
@@ -169,6 +169,6 @@ async def nats_cluster(
         yield cluster
     finally:
         await stop_children([member.child for member in members.values()])
-        for port, route in held.values():
+        for port, route in ports.values():
             port.release()
             route.release()

@@ -43,5 +43,5 @@ async def refusals(
         await eventually(lambda: f"publish {_LAST}" in refused.found)
     finally:
         await client.close()
-    asked = [f"publish {one}" for one in publish] + [f"subscription {one}" for one in subscribe]
-    return {one for one in asked if one.lower() in refused.found}
+    refusable = [f"publish {one}" for one in publish] + [f"subscription {one}" for one in subscribe]
+    return {line for line in refusable if line.lower() in refused.found}

@@ -64,10 +64,10 @@ class RealCluster:
     ) -> Json:
         body = self._typed(gvr, obj)
         place = namespace or body.get("metadata", {}).get("namespace")
-        made = self._done(self._api.post(self._path(gvr, place), body, fieldManager=manager))
+        created = self._done(self._api.post(self._path(gvr, place), body, fieldManager=manager))
         if gvr == CRDS:  # an emulated one is served at once
-            until(lambda: self._is_served(made))
-        return made
+            until(lambda: self._is_served(created))
+        return created
 
     def get(self, gvr: str, namespace: str | None, name: str) -> Json | None:
         reply = self._api.get(self._path(gvr, namespace, name))
@@ -76,9 +76,9 @@ class RealCluster:
     def list(self, gvr: str, namespace: str | None = None, labels: str = "") -> list[Json]:
         selected = {"labelSelector": labels} if labels else {}
         path = self._path(gvr, namespace, everywhere=namespace is None)
-        found = self._done(self._api.get(path, **selected))
-        api_version, kind = found["apiVersion"], found["kind"].removesuffix("List")
-        return [{"apiVersion": api_version, "kind": kind, **item} for item in found["items"]]
+        answer = self._done(self._api.get(path, **selected))
+        api_version, kind = answer["apiVersion"], answer["kind"].removesuffix("List")
+        return [{"apiVersion": api_version, "kind": kind, **item} for item in answer["items"]]
 
     def names(self, gvr: str) -> list[tuple[str, str]]:
         metas = [item["metadata"] for item in self.list(gvr)]
@@ -122,8 +122,8 @@ class RealCluster:
         grace: int | None = None,
     ) -> None:
         options: Json = {"propagationPolicy": policy, "gracePeriodSeconds": grace}
-        given = {key: value for key, value in options.items() if value is not None}
-        self._done(self._api.delete(self._path(gvr, namespace, name), given))
+        body = {key: value for key, value in options.items() if value is not None}
+        self._done(self._api.delete(self._path(gvr, namespace, name), body))
 
     def serves(self, gvr: str) -> bool:
         try:
@@ -149,15 +149,15 @@ class RealCluster:
 
     def clean(self) -> None:
         """Remove what was not there before the tests began."""
-        late = [found for found in self._objects() if found[1] not in self._first]
-        for path, _, plural, meta in sorted(late, key=lambda found: found[2] in _OWN):
+        late = [obj for obj in self._objects() if obj[1] not in self._first]
+        for path, _, plural, meta in sorted(late, key=lambda obj: obj[2] in _OWN):
             if meta.get("finalizers"):
                 self._api.merge(path, {"metadata": {"finalizers": []}})
             self._api.delete(path, {"propagationPolicy": "Background", "gracePeriodSeconds": 0})
             if plural == "namespaces":  # there may be nobody else to do it
                 none: Json = {"metadata": {"name": meta["name"]}, "spec": {"finalizers": []}}
                 self._api.put(f"{path}/finalize", none)
-        until(lambda: not [found for found in self._objects() if found[1] not in self._first])
+        until(lambda: not [obj for obj in self._objects() if obj[1] not in self._first])
         self._types.clear()
 
     def close(self) -> None:
@@ -165,13 +165,15 @@ class RealCluster:
 
     def _objects(self) -> list[tuple[str, str, str, Json]]:
         """Path, uid, plural and metadata of every object of the cluster."""
-        found: list[tuple[str, str, str, Json]] = []
+        objects: list[tuple[str, str, str, Json]] = []
         for key, path in types_with(self._api, "list", "delete").items():
             root, _, plural = path.rpartition("/")
             for meta in list_metadata(self._api, path) if key not in _PASSING else ():
                 inside = f"/namespaces/{meta['namespace']}" if "namespace" in meta else ""
-                found.append((f"{root}{inside}/{plural}/{meta['name']}", meta["uid"], plural, meta))
-        return found
+                objects.append(
+                    (f"{root}{inside}/{plural}/{meta['name']}", meta["uid"], plural, meta)
+                )
+        return objects
 
     # --- details --------------------------------------------------------------------------------
 
@@ -179,8 +181,8 @@ class RealCluster:
         api_version, _, plural = gvr.rpartition("/")
         if plural not in self._types.get(api_version, {}):
             reply = self._api.get(_root(api_version))
-            found: list[Json] = reply.body["resources"] if reply.status == 200 else []
-            self._types[api_version] = {resource["name"]: resource for resource in found}
+            resources: list[Json] = reply.body["resources"] if reply.status == 200 else []
+            self._types[api_version] = {resource["name"]: resource for resource in resources}
         if plural not in self._types[api_version]:
             raise NotServed(f"cluster {self.name} serves no {gvr!r}")
         return self._types[api_version][plural]
@@ -189,21 +191,23 @@ class RealCluster:
         self,
         gvr: str,
         namespace: str | None,
-        *rest: str,
+        *suffixes: str,
         everywhere: bool = False,
     ) -> str:
         api_version, _, plural = gvr.rpartition("/")
         inside = self._resource(gvr)["namespaced"] and not everywhere
         place = f"/namespaces/{namespace or 'default'}" if inside else ""
-        return "/".join(part for part in (_root(api_version) + place, plural, *rest) if part)
+        return "/".join(
+            segment for segment in (_root(api_version) + place, plural, *suffixes) if segment
+        )
 
     def _place_of(self, gvr: str, obj: Json, subresource: str) -> str:
         meta = obj["metadata"]
         return self._path(gvr, meta.get("namespace"), meta["name"], subresource)
 
     def _typed(self, gvr: str, obj: Json) -> Json:
-        known = {"apiVersion": gvr.rpartition("/")[0], "kind": self._resource(gvr)["kind"]}
-        return known | json.loads(json.dumps(obj))
+        typed = {"apiVersion": gvr.rpartition("/")[0], "kind": self._resource(gvr)["kind"]}
+        return typed | json.loads(json.dumps(obj))
 
     def _is_served(self, definition: Json) -> bool:
         spec = definition["spec"]
@@ -258,8 +262,8 @@ class AuditLog:
 
     def take(self) -> list[LoggedRequest]:
         """The requests since this was asked before."""
-        found, self._requests = self.read(), []
-        return found
+        requests, self._requests = self.read(), []
+        return requests
 
     def _take(self, event: Json) -> None:
         is_watch = event["verb"] == "watch"
@@ -274,15 +278,15 @@ class AuditLog:
         self._requests.append(self._logged(event))
 
     def _logged(self, event: Json) -> LoggedRequest:
-        asked = urlsplit(str(event["requestURI"]))
-        query = dict(parse_qsl(asked.query, keep_blank_values=True))
+        url = urlsplit(str(event["requestURI"]))
+        query = dict(parse_qsl(url.query, keep_blank_values=True))
         verb: str = event["verb"]
         return LoggedRequest(
             number=len(self._requests) + 1,
             time=datetime.fromisoformat(event["requestReceivedTimestamp"]),
             verb=verb,
             method=_METHODS.get(verb, "DELETE" if verb == "delete" else "GET"),
-            path=asked.path,
+            path=url.path,
             query=query,
             user_agent=event.get("userAgent", ""),
             field_manager=query.get("fieldManager", ""),
@@ -307,16 +311,16 @@ class RealServers:
 
     def kubeconfig(self, token: str | None = None) -> Json:
         """With a context per cluster, named after it; without a token, for an administrator."""
-        found = self._document
-        clusters = {n: {**entry["cluster"], "server": self.url(n)} for n, entry in found.items()}
-        users = {n: {"token": token} if token else entry["user"] for n, entry in found.items()}
+        document = self._document
+        clusters = {n: {**entry["cluster"], "server": self.url(n)} for n, entry in document.items()}
+        users = {n: {"token": token} if token else entry["user"] for n, entry in document.items()}
         return {
             "apiVersion": "v1",
             "kind": "Config",
-            "current-context": next(iter(found)),
+            "current-context": next(iter(document)),
             "clusters": [{"name": n, "cluster": cluster} for n, cluster in clusters.items()],
             "users": [{"name": n, "user": user} for n, user in users.items()],
-            "contexts": [{"name": n, "context": {"cluster": n, "user": n}} for n in found],
+            "contexts": [{"name": n, "context": {"cluster": n, "user": n}} for n in document],
         }
 
     def write_kubeconfig(self, path: Path | str, token: str | None = None) -> None:
@@ -371,11 +375,11 @@ async def real_clusters(
 
 def _entry(document: Json, context: Json) -> Json:
     """Cluster and user of a context, which has to be disposable."""
-    said = context["context"]
+    names = context["context"]
     by_name = {k: {e["name"]: e for e in document[k]} for k in ("clusters", "users")}
-    cluster = json.loads(json.dumps(by_name["clusters"][said["cluster"]]["cluster"]))
+    cluster = json.loads(json.dumps(by_name["clusters"][names["cluster"]]["cluster"]))
     extensions = {e["name"]: e["extension"] for e in cluster.get("extensions", [])}
     if not extensions.get(EXTENSION, {}).get("disposable"):
         pytest.fail(f"{context['name']} of {REAL} is not marked as disposable ({EXTENSION})")
-    user = by_name["users"][said["user"]]["user"]
+    user = by_name["users"][names["user"]]["user"]
     return {"context": context["name"], "cluster": cluster, "user": user}

@@ -56,7 +56,7 @@ def nats_config(values: Object, folder: Path) -> str:
 
 def write_certificate(objects: list[Object], instance: str, folder: Path) -> Path | None:
     """Write the files of its rendered Secret; returns the CA, or None without TLS."""
-    names = [one["metadata"]["name"] for one in objects if one["kind"] == "Secret"]
+    names = [obj["metadata"]["name"] for obj in objects if obj["kind"] == "Secret"]
     name = f"fb-fleetbus-{instance}-tls"
     if name not in names:
         return None
@@ -95,9 +95,9 @@ class RenderedNats:
 
     def login(self, user: str) -> dict[str, Any]:
         """User, password and CA of a component, for nats.py."""
-        found = secret(self.objects, f"fb-fleetbus-{user}-nats")
+        login_data = secret(self.objects, f"fb-fleetbus-{user}-nats")
         context = ssl.create_default_context(cafile=self.ca) if self.ca else None
-        return {"user": found["username"], "password": found["password"], "tls": context}
+        return {"user": login_data["username"], "password": login_data["password"], "tls": context}
 
     def environment(self, user: str) -> dict[str, str]:
         """The settings of this component, with its files as they are mounted."""
@@ -178,7 +178,7 @@ class RenderedValkey:
 @asynccontextmanager
 async def rendered_valkey(values: Object, folder: Path) -> AsyncGenerator[RenderedValkey]:
     """Run the embedded Valkey on loopback."""
-    held = HeldPort(LOOPBACK, 0)
+    port = HeldPort(LOOPBACK, 0)
     objects = render(values)
     ca = write_certificate(objects, "valkey", folder)
     binary = tls_store() if ca else find_valkey_server()
@@ -186,7 +186,7 @@ async def rendered_valkey(values: Object, folder: Path) -> AsyncGenerator[Render
     text = rendered["valkey.conf"].replace("/etc/valkey-tls", str(folder / "valkey-tls"))
     moved = {
         "bind * -::*": "bind 127.0.0.1",
-        "port 6379": f"port {held.number}",
+        "port 6379": f"port {port.number}",
         "dir /data": f"dir {folder}",
         "/etc/valkey/users.acl": f"{folder}/users.acl",
     }
@@ -201,12 +201,12 @@ async def rendered_valkey(values: Object, folder: Path) -> AsyncGenerator[Render
     config.write_text(_moved(text, moved))
     child = Child("valkey", [binary, config], log=folder / "valkey.log")
     try:
-        server = RenderedValkey(held.number, objects, folder, ca)
+        server = RenderedValkey(port.number, objects, folder, ca)
         await eventually(server.answers)
         yield server
     finally:
         await child.stop()
-        held.release()
+        port.release()
 
 
 def run_valkey_probe(server: RenderedValkey) -> int:
@@ -225,10 +225,10 @@ def run_valkey_probe(server: RenderedValkey) -> int:
 def _environment(
     store: str, address: str, name: str, objects: list[Object], folder: Path, ca: Path | None
 ) -> dict[str, str]:
-    found = secret(objects, f"fb-fleetbus-{name}")
+    login_data = secret(objects, f"fb-fleetbus-{name}")
     password = folder / f"{name}.password"
-    password.write_text(found["password"])
-    settings = {"URL": address, "USERNAME": found["username"], "PASSWORD_FILE": str(password)}
+    password.write_text(login_data["password"])
+    settings = {"URL": address, "USERNAME": login_data["username"], "PASSWORD_FILE": str(password)}
     if ca:
         settings["CA_FILE"] = str(ca)
     return {f"FLEETBUS_{store}_{key}": value for key, value in settings.items()}
@@ -240,7 +240,7 @@ def _fields(store: str, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _moved(text: str, places: Mapping[str, str]) -> str:
-    for one, other in places.items():
-        assert len(re.findall(rf"{re.escape(one)}$", text, re.MULTILINE)) == 1, one
-        text = re.sub(rf"{re.escape(one)}$", other, text, flags=re.MULTILINE)
+    for place, other in places.items():
+        assert len(re.findall(rf"{re.escape(place)}$", text, re.MULTILINE)) == 1, place
+        text = re.sub(rf"{re.escape(place)}$", other, text, flags=re.MULTILINE)
     return text

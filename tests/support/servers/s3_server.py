@@ -95,10 +95,10 @@ class S3Server:
         if body is None:
             return _error(404, "NoSuchKey")
         headers = {"ETag": '"x"', "Last-Modified": "Sat, 28 Nov 2026 08:00:00 GMT"}
-        found = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("Range", ""))
-        if found is None:
+        match = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("Range", ""))
+        if match is None:
             return web.Response(body=body, headers=headers)
-        first, last = int(found[1]), min(int(found[2]), len(body) - 1)
+        first, last = int(match[1]), min(int(match[2]), len(body) - 1)
         headers["Content-Range"] = f"bytes {first}-{last}/{len(body)}"
         return web.Response(status=206, body=body[first : last + 1], headers=headers)
 
@@ -107,9 +107,9 @@ class S3Server:
         after = request.query.get("continuation-token", request.query.get("start-after", ""))
         names = dict[str, bool]()  # and whether it stands for a folder
         for key in sorted(key for key in self.objects if key.startswith(prefix)):
-            rest = key[len(prefix) :]
-            is_folder = bool(delimiter) and delimiter in rest
-            name = prefix + rest.split(delimiter)[0] + delimiter if is_folder else key
+            remainder = key[len(prefix) :]
+            is_folder = bool(delimiter) and delimiter in remainder
+            name = prefix + remainder.split(delimiter)[0] + delimiter if is_folder else key
             if name > after:
                 names[name] = is_folder
         page = list(names.items())[:_PAGE]
@@ -149,18 +149,18 @@ class S3Server:
 
     def _check_signature(self, request: web.Request, body: bytes) -> str:
         """The code of S3 for what is wrong with the signature; empty if nothing is."""
-        found = _AUTHORIZATION.fullmatch(request.headers.get("Authorization", ""))
-        if found is None:
+        match = _AUTHORIZATION.fullmatch(request.headers.get("Authorization", ""))
+        if match is None:
             return "AccessDenied"
-        access_key, day, region, signed, signature = found.groups()
+        access_key, day, region, signed, signature = match.groups()
         secret = self.secrets.get(access_key)
         if secret is None:
             return "InvalidAccessKeyId"
         payload = request.headers["x-amz-content-sha256"]
         if payload != hashlib.sha256(body).hexdigest():
             return "XAmzContentSHA256Mismatch"
-        wanted = _signature(request, secret, (day, region), signed, payload)
-        return "" if hmac.compare_digest(wanted, signature) else "SignatureDoesNotMatch"
+        expected = _signature(request, secret, (day, region), signed, payload)
+        return "" if hmac.compare_digest(expected, signature) else "SignatureDoesNotMatch"
 
 
 @asynccontextmanager
@@ -184,7 +184,7 @@ def _signature(
     request: web.Request, secret: str, scope: tuple[str, str], signed: str, payload: str
 ) -> str:
     path, _, query = request.raw_path.partition("?")
-    pairs = sorted(tuple(part.partition("=")[::2]) for part in query.split("&") if part)
+    pairs = sorted(tuple(pair.partition("=")[::2]) for pair in query.split("&") if pair)
     canonical_query = "&".join(f"{_quoted(name)}={_quoted(value)}" for name, value in pairs)
     headers = "".join(f"{name}:{request.headers[name].strip()}\n" for name in signed.split(";"))
     canonical_path = quote(unquote(path), safe="/-_.~")

@@ -81,9 +81,9 @@ class StoreNodes:
 
     def hold(self) -> int:
         """A port that is nobody else's until the stack is closed."""
-        held = HeldPort(LOOPBACK, 0)
-        self.stack.callback(held.release)
-        return held.number
+        port = HeldPort(LOOPBACK, 0)
+        self.stack.callback(port.release)
+        return port.number
 
     def port(self, server: ValkeyServer) -> int:
         """Where clients and other servers connect."""

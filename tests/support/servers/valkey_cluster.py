@@ -46,7 +46,7 @@ class ValkeyCluster:
             try:
                 for first, last, (_, port, *_), *_ in await ask(server, "CLUSTER SLOTS"):
                     if first <= slot <= last:
-                        return next(one for one in self.servers if port_of(one) == port)
+                        return next(node for node in self.servers if port_of(node) == port)
             except OSError:
                 continue
         raise AssertionError("no node answers")
@@ -78,7 +78,7 @@ async def valkey_cluster(
     """Run the Cluster until the block ends."""
     async with AsyncExitStack() as stack:
         nodes = StoreNodes(stack, tls)
-        found, bus_ports = ValkeyCluster(nodes), list[int]()
+        cluster, bus_ports = ValkeyCluster(nodes), list[int]()
         for number in range(2 * MASTERS if has_replicas else MASTERS):
             bus_ports.append(nodes.hold())
             options = ["--cluster-enabled", "yes", "--cluster-port", str(bus_ports[-1])]
@@ -88,9 +88,9 @@ async def valkey_cluster(
             server = await nodes.start(
                 folder / f"node-{number}", options=options, appendonly=appendonly
             )
-            (found.masters if number < MASTERS else found.replicas).append(server)
-        await _join(found, bus_ports)
-        yield found
+            (cluster.masters if number < MASTERS else cluster.replicas).append(server)
+        await _join(cluster, bus_ports)
+        yield cluster
 
 
 async def _join(cluster: ValkeyCluster, bus_ports: Sequence[int]) -> None:

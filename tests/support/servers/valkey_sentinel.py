@@ -99,8 +99,8 @@ async def valkey_with_sentinel(
         replica = await nodes.start(folder / "replica", options=[*options, "0"])
         await eventually(lambda: _is_in_sync(replica))
         # Now: a Sentinel asks a master for its replicas at once, and then every ten seconds.
-        made = _sentinel(folder / "sentinel", nodes, first)
-        sentinel = await stack.enter_async_context(made)
-        found = ValkeyWithSentinel(first, replica, sentinel, nodes)
-        await eventually(found.knows_replica, timedelta(seconds=20))
-        yield found
+        context = _sentinel(folder / "sentinel", nodes, first)
+        sentinel = await stack.enter_async_context(context)
+        valkey = ValkeyWithSentinel(first, replica, sentinel, nodes)
+        await eventually(valkey.knows_replica, timedelta(seconds=20))
+        yield valkey

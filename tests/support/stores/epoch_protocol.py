@@ -170,9 +170,12 @@ class Watcher:
             self._save()
 
     def _save(self) -> None:
-        held = self._run.checkpoint
+        checkpoint = self._run.checkpoint
         at = min(self._at, self._older.at) if self._older is not None else self._at
-        if held is None or (held[0].incarnation, held[1]) < (self._source.incarnation, at):
+        if checkpoint is None or (checkpoint[0].incarnation, checkpoint[1]) < (
+            self._source.incarnation,
+            at,
+        ):
             self._run.checkpoint = (self._source, at)
 
 

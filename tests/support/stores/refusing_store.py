@@ -160,18 +160,18 @@ async def _beside(body: Callable[[], Awaitable[Any]]) -> AsyncGenerator[None]:
 async def refusing_store(folder: Path) -> AsyncGenerator[RefusingStore]:
     """A running store that refuses nothing yet."""
     folder.mkdir()
-    held = HeldPort(LOOPBACK)
+    port = HeldPort(LOOPBACK)
     options = ["--bind", LOOPBACK, "--dir", str(folder), "--save", ""]
     options += ["--enable-debug-command", "yes", "--loading-process-events-interval-bytes", "1024"]
-    command = [find_valkey_server(), "--port", str(held.number), *options]
+    command = [find_valkey_server(), "--port", str(port.number), *options]
     child = Child("store", command, log=folder / "log")
     try:
-        await eventually(lambda: _answers(held.number))
-        async with _client(held.number) as admin, _client(held.number) as other:
-            yield RefusingStore(f"redis://{LOOPBACK}:{held.number}", admin, other, folder)
+        await eventually(lambda: _answers(port.number))
+        async with _client(port.number) as admin, _client(port.number) as other:
+            yield RefusingStore(f"redis://{LOOPBACK}:{port.number}", admin, other, folder)
     finally:
         await child.stop()
-        held.release()
+        port.release()
 
 
 def _client(port: int) -> Redis:

@@ -61,7 +61,7 @@ class Source:
         metadata: dict[str, Any] | None = None,
         **fields: Any,
     ) -> Event:
-        made = body_of(name, version, **(metadata or {})) if body == UNSET else body
+        content = body_of(name, version, **(metadata or {})) if body == UNSET else body
         return Event(
             cluster=self.cluster,
             incarnation=Incarnation(self.incarnation, "uid-of-kube-system"),
@@ -77,7 +77,7 @@ class Source:
             epoch=Rank(str(self.rank[0]), self.rank[1]),
             scope=self.scope,
             observed_at=OBSERVED_AT,
-            object=made,
+            object=content,
             **fields,
         )
 
@@ -120,7 +120,9 @@ class Source:
             epoch=Rank(str(version), audit_id),
             page=0,
             last=True,
-            items=[("prod", name, uid, str(held)) for name, (uid, held) in sorted(objects.items())],
+            items=[
+                ("prod", name, uid, str(number)) for name, (uid, number) in sorted(objects.items())
+            ],
             observed_at=OBSERVED_AT,
         )
 
@@ -179,8 +181,8 @@ class Snapshot:
         return entry.resource_version if entry else ""
 
     async def names(self, **query: Any) -> list[str]:
-        given: dict[str, Any] = {"clusters": ["eu1"], "resource": PODS, **query}
-        page = await self.reader.list(ListQuery(**given))
+        fields: dict[str, Any] = {"clusters": ["eu1"], "resource": PODS, **query}
+        page = await self.reader.list(ListQuery(**fields))
         return [entry.name for entry in page.entries]
 
     async def feed(self, shard: int = 0) -> list[tuple[str, str, str]]:

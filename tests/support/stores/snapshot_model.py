@@ -113,41 +113,41 @@ class SnapshotModel:
 
     def audit(self, page: AuditPage) -> bool:
         """Whether the snapshot agrees with the API server at once; then the floor rises (P15)."""
-        held = self.audits.get(page.scope)
+        suspicion = self.audits.get(page.scope)
         if not self.is_comparable(page):
             return False
-        if held is not None and _age(page) < _age(held.page):
+        if suspicion is not None and _age(page) < _age(suspicion.page):
             return False
-        if held is None or _age(page) > _age(held.page):
-            held = self.audits[page.scope] = Suspicion(page, set())
-        held.names |= self.differences(page)
-        if not held.names:
+        if suspicion is None or _age(page) > _age(suspicion.page):
+            suspicion = self.audits[page.scope] = Suspicion(page, set())
+        suspicion.names |= self.differences(page)
+        if not suspicion.names:
             del self.audits[page.scope]
             self.raise_floor(page)
-        return not held.names
+        return not suspicion.names
 
     def evaluate(self, scope: str) -> None:
         """Look again at what differed; if nothing does any more the floor rises."""
-        held = self.audits.pop(scope, None)
-        if held is None or not self.is_comparable(held.page):
+        suspicion = self.audits.pop(scope, None)
+        if suspicion is None or not self.is_comparable(suspicion.page):
             return
-        if not held.names & self.differences(held.page):
-            self.raise_floor(held.page)
+        if not suspicion.names & self.differences(suspicion.page):
+            self.raise_floor(suspicion.page)
 
     def raise_floor(self, page: AuditPage) -> None:
         self.scopes[page.scope].floor = int(page.epoch.resource_version)
 
     def differences(self, page: AuditPage) -> set[str]:
         version = int(page.epoch.resource_version)
-        listed = {name: (uid, int(held)) for _, name, uid, held in page.items}
-        found = {name for name in listed if self._is_wrong(page, name, *listed[name])}
+        listed = {name: (uid, int(version_text)) for _, name, uid, version_text in page.items}
+        differing = {name for name in listed if self._is_wrong(page, name, *listed[name])}
         for name, row in self.rows.items():
             if row.state == "L" and page.scope in row.marks and name not in listed:
                 is_older = row.incarnation < page.incarnation.number
                 is_same = row.incarnation == page.incarnation.number
                 if is_older or (is_same and row.version < version):
-                    found.add(name)
-        return found
+                    differing.add(name)
+        return differing
 
     def _is_wrong(self, page: AuditPage, name: str, uid: str, version: int) -> bool:
         row = self.rows.get(name)
@@ -186,14 +186,14 @@ class SnapshotModel:
         return scope
 
     def _merge(self, event: Event, scope: Scope, row: Row | None, listed: Rank | None) -> str:
-        held = row if row is not None and row.incarnation == event.incarnation.number else None
-        marks = held.marks if held else {}
+        current = row if row is not None and row.incarnation == event.incarnation.number else None
+        marks = current.marks if current else {}
         is_raised = listed is not None and marks.get(event.scope, NEVER) < listed
         # P4, also for tombstones: the list at the floor would have held the object.
         is_live = row is not None and row.state == "L"
         is_low = int(event.resource_version) <= scope.floor
         is_below_floor = listed is None and not is_live and is_low
-        outcome = self._evaluate(event, held, is_raised=is_raised, is_below_floor=is_below_floor)
+        outcome = self._evaluate(event, current, is_raised=is_raised, is_below_floor=is_below_floor)
         if listed is not None and is_raised:
             marks[event.scope] = listed
         elif outcome != "stale":
@@ -206,33 +206,35 @@ class SnapshotModel:
         return outcome
 
     def _evaluate(
-        self, event: Event, held: Row | None, *, is_raised: bool, is_below_floor: bool
+        self, event: Event, row: Row | None, *, is_raised: bool, is_below_floor: bool
     ) -> str:
-        """`held` is the stored row of the same incarnation."""
+        """`row` is the stored row of the same incarnation."""
         version = int(event.resource_version)
-        if held is not None and self._shows_no_deletion(event, held):
+        if row is not None and self._shows_no_deletion(event, row):
             return "applied"
-        if held is None or version > held.version:
-            is_refuted = held is not None and self._is_refuted(event, held)
+        if row is None or version > row.version:
+            is_refuted = row is not None and self._is_refuted(event, row)
             return "stale" if is_below_floor or is_refuted else "applied"
-        if version < held.version:
+        if version < row.version:
             return "stale"
         if event.verb is Verb.DELETED:
             return "same"
-        if held.state == "S":
+        if row.state == "S":
             return "same" if is_below_floor else "applied"
-        refreshed = held.state == "L" and is_raised and (event.object or b"") != held.body
+        refreshed = row.state == "L" and is_raised and (event.object or b"") != row.body
         return "applied" if refreshed else "same"
 
-    def _shows_no_deletion(self, event: Event, held: Row) -> bool:
+    def _shows_no_deletion(self, event: Event, row: Row) -> bool:
         """A list that is later than the deletion, and holds the object."""
         is_listed = event.verb is Verb.LISTED
-        return is_listed and held.state == "D" and _rank(event)[0] > held.version
+        return is_listed and row.state == "D" and _rank(event)[0] > row.version
 
-    def _is_refuted(self, event: Event, held: Row) -> bool:
+    def _is_refuted(self, event: Event, row: Row) -> bool:
         """A deletion after which a list has held the object."""
-        seen = held.marks.get(event.scope, NEVER)[0]
-        return _code(event) == "D" and held.state == "L" and seen > int(event.resource_version)
+        version_seen = row.marks.get(event.scope, NEVER)[0]
+        return (
+            _code(event) == "D" and row.state == "L" and version_seen > int(event.resource_version)
+        )
 
     def _store(self, event: Event, row: Row | None, marks: dict[str, Rank]) -> None:
         is_live = event.verb is not Verb.DELETED

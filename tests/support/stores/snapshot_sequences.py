@@ -31,12 +31,12 @@ class Audit:
     left_out: str
 
     def page_of(self, model: SnapshotModel) -> AuditPage:
-        held = {
+        states = {
             name: (row.uid, row.version)
             for name, row in model.rows.items()
             if row.state == "L" and row.version <= self.version and name != self.left_out
         }
-        return self.source.audit(self.version, 1, held)
+        return self.source.audit(self.version, 1, states)
 
 
 Message = Event | EpochEnd | Audit | str
@@ -139,7 +139,7 @@ async def run_sequences(
 
 
 async def apply_batch(snapshot: Snapshot, batch: list[tuple[MessageSequence, Event]]) -> None:
-    known = {id(sequence): len(sequence.model.completed) for sequence, _ in batch}
+    counts = {id(sequence): len(sequence.model.completed) for sequence, _ in batch}
     result = await snapshot.writer.apply([event for _, event in batch])
     for (sequence, event), outcome in zip(batch, result.outcomes, strict=True):
         assert sequence.model.apply(event) == outcome, f"seed {sequence.seed}: {event}"
@@ -151,7 +151,7 @@ async def apply_batch(snapshot: Snapshot, batch: list[tuple[MessageSequence, Eve
     expected = {
         (sequence.resource, scope, incarnation, *rank)
         for i, sequence in sequences.items()
-        for scope, incarnation, rank in sequence.model.completed[known[i] :]
+        for scope, incarnation, rank in sequence.model.completed[counts[i] :]
     }
     assert stored == expected
     for completed in result.completed:

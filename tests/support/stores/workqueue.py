@@ -53,8 +53,8 @@ class RedisRig:
 
     async def advance(self, span: timedelta, *, jump: bool = False) -> None:
         micros = span // timedelta(microseconds=1)
-        for part in _TIMED_ZSETS:
-            key = keys.queue(self.controller, part)
+        for suffix in _TIMED_ZSETS:
+            key = keys.queue(self.controller, suffix)
             for item, score in await self._redis.zrange(key, 0, -1, withscores=True):
                 if 0 <= float(score) < inf:  # else it is a mark of a breaker, and no time
                     await self._redis.zadd(key, {cast("bytes", item): int(score) - micros})
@@ -71,9 +71,9 @@ class RedisRig:
         return not await self._redis.keys(keys.queue(self.controller, "*"))
 
     async def _shift_hash(
-        self, part: str, micros: int, only: tuple[str, ...] | None = None
+        self, suffix: str, micros: int, only: tuple[str, ...] | None = None
     ) -> None:
-        key = keys.queue(self.controller, part)
+        key = keys.queue(self.controller, suffix)
         content = cast("Mapping[bytes, bytes]", await self._redis.hgetall(key))
         for field, value in content.items():
             if only is None or field.decode() in only:

@@ -169,8 +169,8 @@ def _messages() -> JsonObject:
 
 
 def _schemas() -> JsonObject:
-    ours: tuple[type, ...] = (Vote, DistributionEvent, AffectedObject, DistributionVerb)
-    others = {one.__name__: one for one in ours}
+    own_types: tuple[type, ...] = (Vote, DistributionEvent, AffectedObject, DistributionVerb)
+    others = {each_type.__name__: each_type for each_type in own_types}
     kinds = (*_KINDS, Vote, DistributionEvent)
     _, found = msgspec.json.schema_components(kinds, ref_template=_REF)
     schemas: JsonObject = {}
@@ -178,8 +178,11 @@ def _schemas() -> JsonObject:
         kind = others.get(name) or getattr(events, name)
         described = _field_docstrings(kind)
         properties = {
-            field: {**said, **({"description": described[field]} if field in described else {})}
-            for field, said in schema.get("properties", {}).items()
+            field: {
+                **field_schema,
+                **({"description": described[field]} if field in described else {}),
+            }
+            for field, field_schema in schema.get("properties", {}).items()
         }
         schemas[name] = {**schema, "description": _first_line(kind)}
         if properties:

@@ -38,8 +38,13 @@ def write(
     kinds: Mapping[str, str] | None = None,
 ) -> Path:
     """Write one; `clusters` has the labels by name, `kinds` that of types without an object."""
-    placed = sorted(objects, key=lambda one: _FIRST.index(one[1]) if one[1] in _FIRST else 2)
-    known = dict(kinds or {}) | {gvr: str(obj["kind"]) for _, gvr, obj in placed}
+    placed = sorted(
+        objects,
+        key=lambda placed_object: (
+            _FIRST.index(placed_object[1]) if placed_object[1] in _FIRST else 2
+        ),
+    )
+    kinds_of = dict(kinds or {}) | {gvr: str(obj["kind"]) for _, gvr, obj in placed}
     header = Header(
         captured_at=AT,
         since_seconds=0,
@@ -52,7 +57,7 @@ def write(
                 hub=name == hub,
                 server_version="v1.34.0",
                 uid=f"uid-of-{name}",
-                resources=_resources(name, placed, known),
+                resources=_resources(name, placed, kinds_of),
             )
             for name, labels in clusters.items()
         ],
@@ -71,7 +76,7 @@ def _resources(
 ) -> list[CapturedResource]:
     spaced = {gvr for _, gvr, obj in placed if obj["metadata"].get("namespace")}
     here = {gvr for name, gvr, _ in placed if name == cluster}
-    found = [(parse_resource(gvr), gvr) for gvr in sorted(here | (kinds.keys() - spaced))]
+    resources = [(parse_resource(gvr), gvr) for gvr in sorted(here | (kinds.keys() - spaced))]
     return [
         CapturedResource(
             group=resource.group,
@@ -80,7 +85,7 @@ def _resources(
             kind=kinds[gvr],
             namespaced=gvr in spaced,
         )
-        for resource, gvr in found
+        for resource, gvr in resources
     ]
 
 

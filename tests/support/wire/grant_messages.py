@@ -40,7 +40,7 @@ class Asker:
 
     async def ask(self, size: int = 0, *, patience: float = 60.0, epoch: int = 0) -> GrantRequest:
         """Ask anew; each ask of the test is later than those before it."""
-        made = GrantRequest(
+        request = GrantRequest(
             replica=self.replica,
             scope=self.scope,
             since=next(_clock),
@@ -48,8 +48,8 @@ class Asker:
             bytes=size,
             epoch=epoch,
         )
-        await change_grant_requests(self.kv, self.key, lambda asks: (*self._others(asks), made))
-        return made
+        await change_grant_requests(self.kv, self.key, lambda asks: (*self._others(asks), request))
+        return request
 
     async def begin(self, epoch: int) -> None:
         await self._amend(epoch=epoch)
