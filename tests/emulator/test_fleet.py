@@ -72,7 +72,7 @@ def test_workloads_live(cluster: EmulatedCluster):
         "apps/v1/deployments",
         "default",
         "web",
-        lambda found: found.get("status", {}).get("availableReplicas") == 2,
+        lambda obj: obj.get("status", {}).get("availableReplicas") == 2,
     )
     cluster.settle()
     assert ready["metadata"]["name"] == "web"
@@ -160,9 +160,9 @@ def test_what_kubectl_writes_as_a_list_is_loaded_object_by_object(
     cluster: EmulatedCluster, tmp_path: Path
 ):
     path = tmp_path / "list.yaml"
-    items = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": it}} for it in "ab"]
+    items = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}} for name in "ab"]
     path.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": items}))
-    assert [it["metadata"]["name"] for it in cluster.load(path)] == ["a", "b"]
+    assert [config_map["metadata"]["name"] for config_map in cluster.load(path)] == ["a", "b"]
     path.write_text("- no object\n")
     with pytest.raises(ValueError, match=r"list\.yaml: no object with apiVersion and kind"):
         cluster.load(path)

@@ -39,14 +39,14 @@ def test_emulated_clusters_that_cannot_start_say_why_in_one_line(
     file.touch()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         names = {"file": file, "folder": tmp_path / "x", "taken": taken.getsockname()[1]}
-        given = ["--clusters", "alpha", *(word.format(**names) for word in words)]
+        arguments = ["--clusters", "alpha", *(word.format(**names) for word in words)]
         try:
-            ended = main(given)
+            ended = main(arguments)
         except SystemExit as usage:  # argparse's way out
             ended = usage.code
-    said = capfd.readouterr().err
-    assert (ended, "Traceback" in said) == (status, False)
-    assert message.format(**names) in said
+    errors = capfd.readouterr().err
+    assert (ended, "Traceback" in errors) == (status, False)
+    assert message.format(**names) in errors
 
 
 async def test_a_second_process_in_the_same_folder_is_refused(tmp_path: Path):
@@ -54,11 +54,11 @@ async def test_a_second_process_in_the_same_folder_is_refused(tmp_path: Path):
     first = subprocess.Popen([*command, "alpha"], stdout=subprocess.DEVNULL)
     try:
         await eventually(kubeconfig_file(tmp_path).exists)
-        held = kubeconfig_file(tmp_path).read_bytes()
+        content = kubeconfig_file(tmp_path).read_bytes()
         second = await asyncio.to_thread(
             subprocess.run, [*command, "beta"], capture_output=True, text=True, timeout=60
         )
-        assert kubeconfig_file(tmp_path).read_bytes() == held
+        assert kubeconfig_file(tmp_path).read_bytes() == content
     finally:
         first.terminate()
         await asyncio.to_thread(first.wait)
@@ -78,12 +78,12 @@ async def test_the_clusters_as_a_process_tell_their_endpoint_and_record_the_trut
         url = f"http://127.0.0.1:{admin_port_file(tmp_path).read_text()}"
         async with AdminClient(url) as admin:
             assert [info.name for info in await admin.clusters()] == ["alpha", "beta"]
-            seen = [commit async for commit in admin.truth("beta")]
+            commits = [commit async for commit in admin.truth("beta")]
     finally:
         process.send_signal(signal.SIGTERM)
-        said, _ = await asyncio.to_thread(process.communicate)
-    assert said == f"kubeconfig: {kubeconfig_file(tmp_path)}\nadmin endpoint: {url}\n"
+        output, _ = await asyncio.to_thread(process.communicate)
+    assert output == f"kubeconfig: {kubeconfig_file(tmp_path)}\nadmin endpoint: {url}\n"
     assert process.returncode == 0
     assert not is_alive(process.pid)
     written = (ground_truth_folder(tmp_path) / "beta.jsonl").read_bytes().splitlines()
-    assert [commit_from_json(line) for line in written][: len(seen)] == seen
+    assert [commit_from_json(line) for line in written][: len(commits)] == commits

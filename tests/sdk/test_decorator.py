@@ -18,7 +18,7 @@ async def test_d3_a_change_that_the_server_omits_is_written_once() -> None:
 
     def patches(t: ControllerTest) -> int:
         sent = t.clusters["a"].requests
-        return sum(one.verb == "patch" and "fleetbus" in one.user_agent for one in sent)
+        return sum(request.verb == "patch" and "fleetbus" in request.user_agent for request in sent)
 
     async with controller_test(shut) as t:
         cluster = t.clusters["a"]
@@ -29,12 +29,12 @@ async def test_d3_a_change_that_the_server_omits_is_written_once() -> None:
         first = patches(t)
         assert first <= 2
         for number in range(3):
-            theirs = {"metadata": {"annotations": {"theirs": str(number)}}}
-            cluster.patch(SERVICES, "default", "s", theirs)
+            foreign = {"metadata": {"annotations": {"theirs": str(number)}}}
+            cluster.patch(SERVICES, "default", "s", foreign)
             await t.run_until_idle()
         assert patches(t) == first
         cluster.patch(SERVICES, "default", "s", {"spec": {"publishNotReadyAddresses": True}})
         await t.run_until_idle()
-        found = cluster.get(SERVICES, "default", "s")
-        assert found is not None
-        assert not found["spec"].get("publishNotReadyAddresses")
+        service = cluster.get(SERVICES, "default", "s")
+        assert service is not None
+        assert not service["spec"].get("publishNotReadyAddresses")

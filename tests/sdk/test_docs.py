@@ -25,9 +25,9 @@ RULES = ("A4", "D1", "P2", "P8", "P12", "P14", "Q1", "Q12", "R1", "R10")
 
 
 def _python(page: str) -> str:
-    found = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(found) == 1
-    return found[0]
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 1
+    return blocks[0]
 
 
 def _deployment() -> dict[str, Any]:
@@ -49,7 +49,8 @@ async def test_the_controller_beside_the_one_in_go_exposes_a_deployment(tmp_path
             t.clusters["b"].create("apps/v1/deployments", obj, "default")
         await t.run_until_idle()
         names = [
-            found["metadata"]["name"] for found in t.clusters["b"].list("v1/services", "default")
+            service["metadata"]["name"]
+            for service in t.clusters["b"].list("v1/services", "default")
         ]
         assert "shown" in names
         assert "hidden" not in names
@@ -121,21 +122,21 @@ async def test_the_map_of_the_sdk_page_restarts_who_names_the_changed_object(
 
 
 def _settings_versions(cluster: EmulatedCluster) -> dict[str, str]:
-    found = cluster.list("apps/v1/deployments", "default")
+    deployments = cluster.list("apps/v1/deployments", "default")
     return {
-        one["metadata"]["name"]: one["spec"]["template"]["metadata"]
+        deployment["metadata"]["name"]: deployment["spec"]["template"]["metadata"]
         .get("annotations", {})
         .get("example.com/settings-version", "")
-        for one in found
+        for deployment in deployments
     }
 
 
 def _notes(cluster: EmulatedCluster) -> dict[str, str]:
-    found = cluster.list("v1/configmaps", "default")
+    config_maps = cluster.list("v1/configmaps", "default")
     return {
-        one["metadata"]["name"]: one["data"]["replicas"]
-        for one in found
-        if one["metadata"]["name"].endswith("-note")
+        config_map["metadata"]["name"]: config_map["data"]["replicas"]
+        for config_map in config_maps
+        if config_map["metadata"]["name"].endswith("-note")
     }
 
 
@@ -150,9 +151,9 @@ def test_every_name_of_the_tables_exists() -> None:
     assert asked >= {"get", "list", "event", "patch"}
     assert [name for name in asked if not hasattr(fleetbus.Cluster, name)] == []
     parameters = set(inspect.signature(fleetbus.Controller).parameters)
-    given = set(re.findall(r"(\w+)=", " ".join(re.findall(r"Controller\(([^)]*)\)", COMING))))
-    assert given >= {"concurrency", "follow_fleet", "timeout"}
-    assert given <= parameters
+    keywords = set(re.findall(r"(\w+)=", " ".join(re.findall(r"Controller\(([^)]*)\)", COMING))))
+    assert keywords >= {"concurrency", "follow_fleet", "timeout"}
+    assert keywords <= parameters
 
 
 def test_every_metric_of_the_tables_exists() -> None:

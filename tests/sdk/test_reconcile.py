@@ -11,7 +11,7 @@ from fleetbus import Result
 
 
 @pytest.mark.parametrize(
-    ("given", "delay"),
+    ("value", "delay"),
     [
         (None, None),
         (timedelta(minutes=5), timedelta(minutes=5)),
@@ -21,9 +21,9 @@ from fleetbus import Result
         (0, timedelta()),
     ],
 )
-def test_a_delay_is_a_timedelta_or_a_number_of_seconds(given: Any, delay: timedelta | None) -> None:
-    assert Result(given).requeue_after == delay
-    assert Result(requeue_after=given) == Result(delay)
+def test_a_delay_is_a_timedelta_or_a_number_of_seconds(value: Any, delay: timedelta | None) -> None:
+    assert Result(value).requeue_after == delay
+    assert Result(requeue_after=value) == Result(delay)
 
 
 def test_a_result_without_a_delay_wants_no_other_run() -> None:
@@ -31,13 +31,13 @@ def test_a_result_without_a_delay_wants_no_other_run() -> None:
     assert repr(Result(30)) == "Result(requeue_after=datetime.timedelta(seconds=30))"
 
 
-@pytest.mark.parametrize("given", [True, False, "30", [30], 1j])
-def test_a_delay_of_another_type_is_refused_with_what_to_write(given: Any) -> None:
+@pytest.mark.parametrize("value", [True, False, "30", [30], 1j])
+def test_a_delay_of_another_type_is_refused_with_what_to_write(value: Any) -> None:
     with pytest.raises(TypeError, match="a timedelta or a number of seconds, like 30, not"):
-        Result(requeue_after=given)
+        Result(requeue_after=value)
 
 
-@pytest.mark.parametrize("given", [-1, -0.5, float("nan"), float("inf"), -float("inf"), 1e300])
-def test_a_number_that_is_no_delay_is_refused(given: float) -> None:
+@pytest.mark.parametrize("value", [-1, -0.5, float("nan"), float("inf"), -float("inf"), 1e300])
+def test_a_number_that_is_no_delay_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match="a number of seconds from 0 on, not"):
-        Result(requeue_after=given)
+        Result(requeue_after=value)

@@ -69,8 +69,8 @@ async def test_an_access_review_answers_for_paths(rig: Secured):
         ("/apis/apps/v1", [], False),
         ("/metrics", ["system:authenticated"], False),
     ):
-        asked = {"path": path, "verb": "get"}
-        status = await ask(root, ACCESS, user="x", groups=groups, nonResourceAttributes=asked)
+        attributes = {"path": path, "verb": "get"}
+        status = await ask(root, ACCESS, user="x", groups=groups, nonResourceAttributes=attributes)
         assert status["allowed"] is allowed
 
 
@@ -106,8 +106,8 @@ async def test_a_local_review_asks_about_its_own_namespace(rig: Secured):
     reply = await root.post(LOCAL, json={"spec": {"user": "ann", "resourceAttributes": other}})
     assert reply.status_code == 422
     assert "must match metadata.namespace" in reply.json()["message"]
-    asked = {"user": "ann", "nonResourceAttributes": {"path": "/", "verb": "get"}}
-    reply = await root.post(LOCAL, json={"spec": asked})
+    spec = {"user": "ann", "nonResourceAttributes": {"path": "/", "verb": "get"}}
+    reply = await root.post(LOCAL, json={"spec": spec})
     assert "disallowed on this kind of request" in reply.json()["message"]
     nowhere = f"{AUTHORIZATION}/localsubjectaccessreviews"
     assert (await root.post(nowhere, json={"spec": {}})).status_code == 404
@@ -187,10 +187,10 @@ async def test_a_review_has_one_kind_one_method_and_one_question(rig: Secured):
     kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
     assert (await root.post(ACCESS, json=kind)).status_code == 400
     assert (await root.post(ACCESS, content=b"{")).status_code == 400
-    asked = {"spec": {"user": "ann", "resourceAttributes": PODS, "team": "x"}}
-    warned = await root.post(ACCESS, json=asked)
+    review = {"spec": {"user": "ann", "resourceAttributes": PODS, "team": "x"}}
+    warned = await root.post(ACCESS, json=review)
     assert warned.headers["warning"] == '299 - "unknown field \\"spec.team\\""'
-    strictly = await root.post(ACCESS, json=asked, params={"fieldValidation": "Strict"})
+    strictly = await root.post(ACCESS, json=review, params={"fieldValidation": "Strict"})
     assert strictly.status_code == 400
     assert (await root.get(ACCESS)).status_code == 405
     assert (await root.get(f"{ACCESS}/a")).status_code == 404
@@ -201,8 +201,8 @@ async def test_a_function_as_policy_answers_reviews_as_it_does_requests(tmp_path
     async with secured(tmp_path, cluster) as rig:
         ann = rig.client("ann")
         for verb, allowed in (("get", True), ("delete", False)):
-            asked = {"user": "bob", "resourceAttributes": {"verb": verb, "resource": "pods"}}
-            assert (await ask(ann, ACCESS, **asked)) == {"allowed": allowed}
+            attributes = {"user": "bob", "resourceAttributes": {"verb": verb, "resource": "pods"}}
+            assert (await ask(ann, ACCESS, **attributes)) == {"allowed": allowed}
         rights = await ask(ann, OWN_RULES, namespace="default")
         assert rights["incomplete"] is True
         assert (await ann.delete("/api/v1/namespaces/default/pods/p")).status_code == 403

@@ -86,8 +86,8 @@ class _History:
         spec = dict(config.get("spec") or {})
         if spec:
             del spec[self.random.choice(list(spec))]
-        rest = {name: value for name, value in config.items() if name != "spec"}
-        return {**rest, **({"spec": spec} if spec else {})}
+        remaining = {name: value for name, value in config.items() if name != "spec"}
+        return {**remaining, **({"spec": spec} if spec else {})}
 
     # applies ------------------------------------------------------------------------------------
 
@@ -147,10 +147,10 @@ def _others(obj: JsonObject, manager: str) -> set[Path]:
 
 def _contested(before: JsonObject, manager: str, config: JsonObject) -> set[Path]:
     """The leaves that another owns and that are to get another value."""
-    wanted, others = leaves(config), _others(before, manager)
+    own_leaves, others = leaves(config), _others(before, manager)
     return {
         path
-        for path, value in wanted.items()
+        for path, value in own_leaves.items()
         if path in others and value is not ABSENT and at(before, path) != value
     }
 
@@ -166,33 +166,35 @@ def _check_apply(
     before: JsonObject, after: JsonObject, manager: str, config: JsonObject, *, force: bool
 ) -> None:
     _check_books(after)
-    wanted = leaves(config)
+    config_leaves = leaves(config)
     mine = owned(after).get((manager, "Apply", ""), set())
-    assert mine == set(wanted), "it owns what it applies, nothing else"
-    for path, value in wanted.items():
+    assert mine == set(config_leaves), "it owns what it applies, nothing else"
+    for path, value in config_leaves.items():
         assert value is ABSENT or at(after, path) == value, path
-    dropped = owned(before).get((manager, "Apply", ""), set()) - set(wanted)
+    dropped = owned(before).get((manager, "Apply", ""), set()) - set(config_leaves)
     others = _others(before, manager)
     gone = {path for path in dropped - others if path[-1].startswith("k:")}
     others = {path for path in others if not _is_below(path, gone)}
-    for path in others - set(wanted):
-        if not any(path[: len(leaf)] == leaf or leaf[: len(path)] == path for leaf in wanted):
+    for path in others - set(config_leaves):
+        if not any(
+            path[: len(leaf)] == leaf or leaf[: len(path)] == path for leaf in config_leaves
+        ):
             assert _is_kept(path, before, after), f"{path} is another's"
     if not force:
         for path in others:
             assert at(after, path) is not ABSENT, f"{path} is another's"
-    _check_removals(after, dropped, others | set(wanted))
+    _check_removals(after, dropped, others | set(config_leaves))
 
 
 def _is_below(path: Path, items: set[Path]) -> bool:
     return any(path[: len(item)] == item for item in items)
 
 
-def _check_removals(after: JsonObject, dropped: set[Path], kept: set[Path]) -> None:
+def _check_removals(after: JsonObject, dropped: set[Path], removed: set[Path]) -> None:
     for path in dropped:
-        if any(other[: len(path)] == path for other in kept):
+        if any(other[: len(path)] == path for other in removed):
             continue
-        if any(other == path[: len(other)] for other in kept if not other[-1].startswith("k:")):
+        if any(other == path[: len(other)] for other in removed if not other[-1].startswith("k:")):
             continue  # it lies within something that is owned as a whole
         if path[-1].removeprefix("f:") not in DEFAULTED:
             assert at(after, path) is ABSENT, f"{path} is nobody's any more"
@@ -206,8 +208,8 @@ def _check_update(before: JsonObject, reply: Reply, manager: str) -> None:
         if key[:2] == (manager, "Update"):
             continue
         for path in paths:
-            kept = _is_kept(path, before, after)
-            assert kept or _within(path, mine), f"{manager} changed {path} of {key}"
+            is_unchanged = _is_kept(path, before, after)
+            assert is_unchanged or _within(path, mine), f"{manager} changed {path} of {key}"
     again = _repeated(before, after)
     assert again is (before["metadata"]["resourceVersion"] == reply.rv)
 

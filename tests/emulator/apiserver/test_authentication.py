@@ -152,8 +152,8 @@ async def test_a_client_certificate_names_its_user_and_groups(rig: Secured):
     info = await whoami(rig.client(certificate=certificate))
     assert info["username"] == "eve"
     assert sorted(info["groups"]) == ["devs", "ops", "system:authenticated"]
-    shown = ssl.PEM_cert_to_DER_cert(certificate.certificate.decode())
-    fingerprint = f"X509SHA256={hashlib.sha256(shown).hexdigest()}"
+    der = ssl.PEM_cert_to_DER_cert(certificate.certificate.decode())
+    fingerprint = f"X509SHA256={hashlib.sha256(der).hexdigest()}"
     assert info["extra"] == {"authentication.kubernetes.io/credential-id": [fingerprint]}
 
 
@@ -206,17 +206,17 @@ async def test_servers_are_trusted_strictly_under_both_names_and_under_no_other(
 
 
 async def test_a_kubeconfig_holds_tokens_or_a_certificate_of_each_cluster(rig: Secured):
-    one = rig.servers.kubeconfig("ann")
-    assert [user["user"] for user in one["users"]] == [{"token": "ann"}]
+    kubeconfig = rig.servers.kubeconfig("ann")
+    assert [user["user"] for user in kubeconfig["users"]] == [{"token": "ann"}]
     several = rig.servers.kubeconfig({"one": "ann"})
     assert {u["name"]: u["user"] for u in several["users"]} == {
         "devfleet-one": {"token": "ann"},
         "devfleet-two": {},
     }
-    held = rig.servers.kubeconfig(user=User("eve", ("ops",)))
-    contexts = {c["name"]: c["context"]["user"] for c in held["contexts"]}
+    by_certificate = rig.servers.kubeconfig(user=User("eve", ("ops",)))
+    contexts = {c["name"]: c["context"]["user"] for c in by_certificate["contexts"]}
     assert contexts == {"one": "devfleet-one", "two": "devfleet-two"}
-    for entry in held["users"]:
+    for entry in by_certificate["users"]:
         pem = base64.b64decode(entry["user"]["client-certificate-data"])
         assert pem.startswith(b"-----BEGIN CERTIFICATE-----")
     async with serve([Cluster("plain")]) as servers:

@@ -38,10 +38,10 @@ def service(name: str = "web", **spec: Any) -> dict[str, Any]:
 
 
 def test_an_autoscaler_of_version_1_is_one_of_version_2_with_a_cpu_metric(calls: Calls):
-    made = calls.post(V1, autoscaler(targetCPUUtilizationPercentage=70))
-    assert made.status == 201
-    assert made.document["apiVersion"] == "autoscaling/v1"
-    assert made.document["spec"]["targetCPUUtilizationPercentage"] == 70
+    created = calls.post(V1, autoscaler(targetCPUUtilizationPercentage=70))
+    assert created.status == 201
+    assert created.document["apiVersion"] == "autoscaling/v1"
+    assert created.document["spec"]["targetCPUUtilizationPercentage"] == 70
     newer = calls.get(f"{V2}/web").document
     assert newer["spec"]["metrics"] == [cpu(70)]
     assert newer["spec"]["minReplicas"] == 1
@@ -84,10 +84,10 @@ def test_the_status_of_an_autoscaler_is_converted_and_watched(calls: Calls):
     status = {"currentMetrics": [{"type": "Resource", "resource": current}]}
     path = f"{V2}/web/status"
     calls.merge(path, {"status": {**status, "currentReplicas": 2, "conditions": conditions}})
-    shown = events(watch)[-1]["object"]
-    assert shown["status"]["currentCPUUtilizationPercentage"] == 33
-    assert "autoscaling.alpha.kubernetes.io/conditions" in shown["metadata"]["annotations"]
-    put = calls.put(f"{V1}/web/status", shown)
+    autoscaler_v1 = events(watch)[-1]["object"]
+    assert autoscaler_v1["status"]["currentCPUUtilizationPercentage"] == 33
+    assert "autoscaling.alpha.kubernetes.io/conditions" in autoscaler_v1["metadata"]["annotations"]
+    put = calls.put(f"{V1}/web/status", autoscaler_v1)
     assert put.status == 200
     newer = calls.get(f"{V2}/web").document["status"]
     assert newer["conditions"] == conditions
@@ -129,13 +129,13 @@ def test_a_headless_service_and_an_external_name_have_no_address(calls: Calls):
 
 
 def test_a_change_of_type_brings_node_ports_and_takes_them_away(calls: Calls):
-    made = calls.post(SERVICES, service()).document
+    created = calls.post(SERVICES, service()).document
     path = f"{SERVICES}/web"
     outside = calls.merge(path, {"spec": {"type": "NodePort"}}).document["spec"]
     assert outside["ports"][0]["nodePort"] in NODE_PORTS
-    assert outside["clusterIP"] == made["spec"]["clusterIP"]
-    kept = calls.put(path, service(type="NodePort")).document["spec"]
-    assert kept["ports"] == outside["ports"]
+    assert outside["clusterIP"] == created["spec"]["clusterIP"]
+    spec = calls.put(path, service(type="NodePort")).document["spec"]
+    assert spec["ports"] == outside["ports"]
     back = calls.merge(path, {"spec": {"type": "ClusterIP"}}).document["spec"]
     assert "nodePort" not in back["ports"][0]
     assert "externalTrafficPolicy" not in back
@@ -144,11 +144,11 @@ def test_a_change_of_type_brings_node_ports_and_takes_them_away(calls: Calls):
 
 
 def test_node_ports_are_given_once(calls: Calls):
-    given = [
+    ports = [
         calls.post(SERVICES, service(f"s{n}", type="NodePort")).document["spec"]["ports"][0]
         for n in range(100)
     ]
-    assert len({port["nodePort"] for port in given}) == 100
+    assert len({port["nodePort"] for port in ports}) == 100
 
 
 # others -------------------------------------------------------------------------------------------
@@ -229,5 +229,5 @@ def test_a_log_needs_a_container_that_has_started(calls: Calls):
 def test_a_container_that_ended_has_a_previous_log(calls: Calls):
     ended = {"terminated": {"exitCode": 1, "startedAt": "2025-01-01T00:00:00Z"}}
     path = logged(calls, "a", containerStatuses=[{"name": "a", "state": {}, "lastState": ended}])
-    shown = calls.get(path, previous="1", timestamps="1").document
-    assert shown == "2025-01-01T00:00:00Z p is simulated; phase Failed\n"
+    log = calls.get(path, previous="1", timestamps="1").document
+    assert log == "2025-01-01T00:00:00Z p is simulated; phase Failed\n"

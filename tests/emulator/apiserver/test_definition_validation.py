@@ -166,8 +166,8 @@ def test_nobody_has_accepted_the_names_of_a_definition_when_it_is_created(calls:
 def test_a_version_that_was_stored_cannot_go(calls: Calls):
     calls.post(CRDS, widget_definition("v2"))
     definition = calls.get(ONE).document
-    one, two = definition["spec"]["versions"]
-    one["storage"], two["storage"] = False, True
+    first, two = definition["spec"]["versions"]
+    first["storage"], two["storage"] = False, True
     moved = calls.put(ONE, definition).document
     assert moved["status"]["storedVersions"] == ["v1", "v2"]
     moved["spec"]["versions"] = [two]
@@ -204,8 +204,8 @@ def named(plural: str, **names: Any) -> dict[str, Any]:
 
 
 def conditions(calls: Calls, name: str) -> dict[str, tuple[str, str]]:
-    found = calls.get(f"{CRDS}/{name}.example.com").document["status"]["conditions"]
-    return {c["type"]: (c["status"], c["reason"]) for c in found}
+    entries = calls.get(f"{CRDS}/{name}.example.com").document["status"]["conditions"]
+    return {c["type"]: (c["status"], c["reason"]) for c in entries}
 
 
 @pytest.mark.parametrize(

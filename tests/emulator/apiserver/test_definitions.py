@@ -201,9 +201,9 @@ def test_what_was_stored_never_changes_also_when_its_definition_did(calls: Calls
     committed: list[Change] = []
     calls.cluster.subscribe(committed.append)
     (before,) = calls.cluster.shared("example.com/v1/widgets")
-    kept = copy.deepcopy(before)
+    copied = copy.deepcopy(before)
     body = {**calls.get(f"{WIDGETS}/a").document, "status": {"phase": "new"}}
     body["spec"] = {"size": 4}
     assert calls.put(f"{WIDGETS}/a{endpoint}", body, agent="another/1").status == 200
-    assert before == kept
-    assert committed[-1].old == kept
+    assert before == copied
+    assert committed[-1].old == copied

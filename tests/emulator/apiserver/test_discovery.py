@@ -109,10 +109,10 @@ def test_the_version_is_that_of_the_fields_that_are_known(calls: Calls):
 
 
 def references(value: Any) -> Iterator[str]:
-    for name, part in (as_object(value) or {}).items():
-        yield from [part] if name == "$ref" else references(part)
-    for part in as_list(value) or []:
-        yield from references(part)
+    for name, value_part in (as_object(value) or {}).items():
+        yield from [value_part] if name == "$ref" else references(value_part)
+    for value_part in as_list(value) or []:
+        yield from references(value_part)
 
 
 def schemas_of(calls: Calls, place: str) -> JsonObject:
@@ -130,10 +130,12 @@ def test_every_document_describes_all_that_it_refers_to(calls: Calls):
     assert "apis/example.com/v1" in places
     for place in places:
         document = calls.get(f"/openapi/v3/{place}").document
-        known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
-        assert set(references(document)) <= known
-    whole = calls.get("/openapi/v2").document
-    assert set(references(whole)) == {f"#/definitions/{name}" for name in whole["definitions"]}
+        schemas = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+        assert set(references(document)) <= schemas
+    version_2 = calls.get("/openapi/v2").document
+    assert set(references(version_2)) == {
+        f"#/definitions/{name}" for name in version_2["definitions"]
+    }
 
 
 def test_every_builtin_type_is_in_the_field_table_but_the_definitions():
@@ -206,11 +208,13 @@ def test_version_2_is_sent_in_protobuf_to_those_who_ask_for_it(calls: Calls):
     assert entries(parts[DOCUMENT_DEFINITIONS]) == list(plain["definitions"])
 
 
-def entries(part: bytes | int) -> list[str]:
+def entries(message: bytes | int) -> list[str]:
     """The names of the entries of what is a map in JSON."""
-    assert isinstance(part, bytes)
-    found = [dict(read_fields(entry)) for _, entry in read_fields(part) if isinstance(entry, bytes)]
-    names = [entry[1] for entry in found]
+    assert isinstance(message, bytes)
+    fields = [
+        dict(read_fields(entry)) for _, entry in read_fields(message) if isinstance(entry, bytes)
+    ]
+    names = [entry[1] for entry in fields]
     return [name.decode() for name in names if isinstance(name, bytes)]
 
 

@@ -33,13 +33,13 @@ CONFIGMAP: JsonObject = {"metadata": {"name": "a"}, "data": {"a": "b"}}
 
 @pytest.fixture
 def calls() -> Calls:
-    found = Calls(Cluster("alpha", seed=1))
+    prepared = Calls(Cluster("alpha", seed=1))
     definition = widget_definition()
     preserve = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     schema["properties"]["spec"] = preserve
-    found.post(CRDS, definition)
-    return found
+    prepared.post(CRDS, definition)
+    return prepared
 
 
 def nested(depth: int) -> JsonObject:
@@ -50,8 +50,8 @@ def nested(depth: int) -> JsonObject:
 
 
 def body_of(name: str, spec: bytes) -> bytes:
-    whole = orjson.dumps(widget(name) | {"spec": {"here": 0}})
-    return whole.replace(b'{"here":0}', spec)
+    document = orjson.dumps(widget(name) | {"spec": {"here": 0}})
+    return document.replace(b'{"here":0}', spec)
 
 
 @pytest.mark.parametrize("depth", [230, 245, 248, 249, 250, 251, 252, 300, 500, 1000])
@@ -130,10 +130,10 @@ DIRECTIVES: list[JsonObject] = [
 ]
 
 
-@pytest.mark.parametrize("part", DIRECTIVES)
-def test_directives_of_the_wrong_type_are_ignored(calls: Calls, part: JsonObject):
+@pytest.mark.parametrize("spec", DIRECTIVES)
+def test_directives_of_the_wrong_type_are_ignored(calls: Calls, spec: JsonObject):
     calls.post(DEPLOYMENTS, deployment("d"))
-    patch = {"spec": part}
+    patch = {"spec": spec}
     answer = calls.call("PATCH", f"{DEPLOYMENTS}/d", patch, content=STRATEGIC, dryRun="All")
     assert answer.status in (200, 400, 422)
 
@@ -178,8 +178,8 @@ def test_numbers_out_of_range_are_refused(calls: Calls, query: dict[str, str], s
 
 def test_the_manager_of_a_user_agent_is_what_of_it_can_be_printed(calls: Calls):
     agent = "a\x01\udcffb" + "c" * 200 + "/1.0"
-    found = calls.call("POST", CONFIGMAPS, CONFIGMAP, agent=agent)
-    assert found.meta["managedFields"][0]["manager"] == "ab" + "c" * 126
+    reply = calls.call("POST", CONFIGMAPS, CONFIGMAP, agent=agent)
+    assert reply.meta["managedFields"][0]["manager"] == "ab" + "c" * 126
 
 
 async def test_headers_that_are_no_text_do_no_harm():
@@ -242,8 +242,8 @@ async def test_watches_of_http_1_0_have_no_chunks_and_heads_no_events():
         head, _, lines = old.partition(b"\r\n\r\n")
         assert b" 200 " in head
         assert [orjson.loads(line)["type"] for line in lines.splitlines()] == ["ADDED"] * 4
-        asked = b"HEAD %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % path
-        assert (await exchange(port, asked)).split(b" ")[1] == b"405"
+        raw = b"HEAD %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % path
+        assert (await exchange(port, raw)).split(b" ")[1] == b"405"
 
 
 async def test_a_packed_body_is_no_json():

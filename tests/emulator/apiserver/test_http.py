@@ -61,12 +61,12 @@ async def rig() -> AsyncIterator[Rig]:
 
 
 async def lines_of(response: httpx.Response, count: int) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    lines: list[dict[str, Any]] = []
     async for line in response.aiter_lines():
-        found.append(json.loads(line))
-        if len(found) == count:
+        lines.append(json.loads(line))
+        if len(lines) == count:
             break
-    return found
+    return lines
 
 
 async def test_a_watch_sends_its_headers_at_once_and_events_as_they_come(rig: Rig):

@@ -34,11 +34,11 @@ ALLOWED = {200, 201, 400, 404, 409, 415, 422}
 
 LABEL_SELECTORS: dict[str, Callable[[dict[str, str]], bool]] = {
     "": lambda _: True,
-    "l=x": lambda found: found.get("l") == "x",
-    "l!=x": lambda found: found.get("l") != "x",
-    "l in (x,y)": lambda found: found.get("l") in ("x", "y"),
-    "!l": lambda found: "l" not in found,
-    "l": lambda found: "l" in found,
+    "l=x": lambda labels: labels.get("l") == "x",
+    "l!=x": lambda labels: labels.get("l") != "x",
+    "l in (x,y)": lambda labels: labels.get("l") in ("x", "y"),
+    "!l": lambda labels: "l" not in labels,
+    "l": lambda labels: "l" in labels,
 }
 
 
@@ -187,11 +187,11 @@ async def test_every_informer_equals_the_store_at_its_revision(first: int):
     seeds = range(first, min(first + CHUNK, SEEDS))
     for seed in seeds:
         try:
-            found = await _run(seed)
+            counts = await _run(seed)
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise
-        relists, bookmarks = relists + found[0], bookmarks + found[1]
+        relists, bookmarks = relists + counts[0], bookmarks + counts[1]
     assert relists > len(seeds) // 4, "hardly any informer was ever left behind"
     assert bookmarks > len(seeds)
 
@@ -250,8 +250,8 @@ async def _settle(world: _World, clients: list[_Client]) -> None:
     """Wait until every cache is that of the last revision."""
     rv = world.cluster.resource_version
     for client in clients:
-        wanted = world.truth.at(client.reflector.watched.scope, rv)
-        await eventually(lambda c=client, w=wanted: c.reflector.cache == w)
+        expected = world.truth.at(client.reflector.watched.scope, rv)
+        await eventually(lambda c=client, w=expected: c.reflector.cache == w)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS_OVER_HTTP))

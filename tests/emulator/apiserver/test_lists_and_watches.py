@@ -48,11 +48,11 @@ def test_pages_show_the_snapshot_of_the_first(calls: Calls):
     calls.post(CONFIGMAPS, config_map("bb"))
     calls.delete(f"{CONFIGMAPS}/d")
     calls.merge(f"{CONFIGMAPS}/c", {"data": {"late": "1"}})
-    rest = calls.get(CONFIGMAPS, limit="9", continue_=first.meta["continue"])
-    assert rest.names == ["c", "d"]
-    assert "data" not in rest.document["items"][0]
-    assert rest.rv == first.rv
-    assert "continue" not in rest.meta
+    following = calls.get(CONFIGMAPS, limit="9", continue_=first.meta["continue"])
+    assert following.names == ["c", "d"]
+    assert "data" not in following.document["items"][0]
+    assert following.rv == first.rv
+    assert "continue" not in following.meta
 
 
 def test_a_compacted_page_is_410_with_a_token_to_go_on(calls: Calls):
@@ -62,9 +62,9 @@ def test_a_compacted_page_is_410_with_a_token_to_go_on(calls: Calls):
     calls.cluster.compact()
     stale = calls.get(CONFIGMAPS, limit="1", continue_=first.meta["continue"])
     assert (stale.status, stale.document["reason"]) == (410, "Expired")
-    rest = calls.get(CONFIGMAPS, limit="9", continue_=stale.meta["continue"])
-    assert rest.names == ["c"]
-    assert int(rest.rv) > int(first.rv)
+    following = calls.get(CONFIGMAPS, limit="9", continue_=stale.meta["continue"])
+    assert following.names == ["c"]
+    assert int(following.rv) > int(first.rv)
 
 
 def test_list_parameters_are_checked(calls: Calls):
@@ -210,13 +210,13 @@ def test_an_unreadable_version_is_500_on_a_watch(calls: Calls):
 
 
 async def _collected(watch: Watch) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = []
+    collected: list[dict[str, object]] = []
     async with asyncio.timeout(10):
         while not watch.ended:
-            found += events(watch)
+            collected += events(watch)
             if not watch.ended:
                 await watch.wait()
-    return found
+    return collected
 
 
 async def test_bookmarks_carry_a_version_and_no_name():
@@ -252,10 +252,10 @@ def restored(calls: Calls, gvr: str, count: int) -> list[str]:
 
 
 def portions(watch: Watch) -> list[list[str]]:
-    found: list[list[str]] = []
+    portion_names: list[list[str]] = []
     while portion := changes(watch):
-        found.append(portion)
-    return found
+        portion_names.append(portion)
+    return portion_names
 
 
 def test_a_large_present_state_comes_in_portions_and_its_end_is_marked_once(calls: Calls):
@@ -264,9 +264,9 @@ def test_a_large_present_state_comes_in_portions_and_its_end_is_marked_once(call
     watch = calls.watch(CONFIGMAPS, allowWatchBookmarks="1", **options)
     first = changes(watch)
     calls.post(CONFIGMAPS, config_map("later"))
-    found = [first, *portions(watch)]
-    assert max(map(len, found)) < 600
-    *initial, mark, later = [line for portion in found for line in portion]
+    all_portions = [first, *portions(watch)]
+    assert max(map(len, all_portions)) < 600
+    *initial, mark, later = [line for portion in all_portions for line in portion]
     assert initial == [f"ADDED:{name}" for name in names]
     assert (mark, later) == ("BOOKMARK:None", "ADDED:later")
 
@@ -276,9 +276,9 @@ def test_events_that_a_watch_is_behind_come_in_portions_also_when_its_type_goes(
     watch = calls.watch(WIDGETS, resourceVersion=str(calls.cluster.resource_version))
     names = restored(calls, "example.com/v1/widgets", 700)
     calls.delete(f"{CRDS}/widgets.example.com")
-    found = portions(watch)
-    assert max(map(len, found)) < 600
-    lines = [line for portion in found for line in portion]
+    all_portions = portions(watch)
+    assert max(map(len, all_portions)) < 600
+    lines = [line for portion in all_portions for line in portion]
     assert lines == [f"{kind}:{name}" for kind in ("ADDED", "DELETED") for name in names]
     assert watch.ended
 
@@ -286,8 +286,8 @@ def test_events_that_a_watch_is_behind_come_in_portions_also_when_its_type_goes(
 def test_tables_have_the_columns_kubectl_prints(calls: Calls):
     calls.post(DEPLOYMENTS, deployment("d", replicas=2))
     table = calls.get(DEPLOYMENTS, accept=TABLE).document
-    shown = [c["name"] for c in table["columnDefinitions"] if c["priority"] == 0]
-    assert shown == ["Name", "Ready", "Up-to-date", "Available", "Age"]
+    columns = [c["name"] for c in table["columnDefinitions"] if c["priority"] == 0]
+    assert columns == ["Name", "Ready", "Up-to-date", "Available", "Age"]
     assert table["rows"][0]["cells"][:4] == ["d", "0/2", "0", "0"]
     assert table["rows"][0]["object"]["kind"] == "PartialObjectMetadata"
     (event,) = events(calls.watch(DEPLOYMENTS, accept=TABLE))

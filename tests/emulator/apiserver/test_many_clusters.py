@@ -54,27 +54,27 @@ async def test_a_hundred_clusters_in_one_process_each_answer_for_themselves():
                 items = (await answer.json())["items"]
             return [item["metadata"]["name"] for item in items]
 
-        found = await asyncio.gather(*(names(cluster.name) for cluster in clusters))
-    assert found == [[f"of-{cluster.name}"] for cluster in clusters]
+        names_of_all = await asyncio.gather(*(names(cluster.name) for cluster in clusters))
+    assert names_of_all == [[f"of-{cluster.name}"] for cluster in clusters]
 
 
 def test_clusters_share_the_types_that_they_all_have():
-    one, other = Cluster("one"), Cluster("other")
-    assert one.served("v1/pods") is other.served("v1/pods")
+    first, other = Cluster("one"), Cluster("other")
+    assert first.served("v1/pods") is other.served("v1/pods")
 
 
 def test_clusters_with_the_same_definition_share_what_is_made_of_it():
-    one, other = Cluster("one"), Cluster("other")
-    for cluster in (one, other):
+    first, other = Cluster("one"), Cluster("other")
+    for cluster in (first, other):
         Calls(cluster).post(CRDS, widget_definition())
     gvr = "example.com/v1/widgets"
-    assert one.served(gvr).version is other.served(gvr).version
+    assert first.served(gvr).version is other.served(gvr).version
 
 
 def test_a_type_of_one_cluster_is_not_served_by_another():
-    one, other = Calls(Cluster("one")), Calls(Cluster("other"))
-    one.post(CRDS, widget_definition())
-    assert one.get(WIDGETS).status == 200
+    first, other = Calls(Cluster("one")), Calls(Cluster("other"))
+    first.post(CRDS, widget_definition())
+    assert first.get(WIDGETS).status == 200
     assert other.get(WIDGETS).status == 404
 
 

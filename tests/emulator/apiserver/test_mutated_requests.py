@@ -78,9 +78,9 @@ STATUS: JsonObject = {
 
 
 def workload() -> JsonObject:
-    found = deployment("x", strategy={"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}})
-    found["spec"]["template"]["spec"] = {**POD_SPEC, "restartPolicy": "Always"}
-    return found
+    obj = deployment("x", strategy={"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}})
+    obj["spec"]["template"]["spec"] = {**POD_SPEC, "restartPolicy": "Always"}
+    return obj
 
 
 DOCUMENTS: dict[str, JsonObject] = {
@@ -116,12 +116,12 @@ names = st.sampled_from(["x", "", "a.b", *SCHEMA_WORDS, "x-kubernetes-list-type"
 
 def places_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The paths of everything in a document."""
-    found = [path] if path else []
-    for key, part in (as_object(value) or {}).items():
-        found += places_of(part, (*path, key))
-    for index, part in enumerate(as_list(value) or []):
-        found += places_of(part, (*path, index))
-    return found
+    paths = [path] if path else []
+    for key, value_part in (as_object(value) or {}).items():
+        paths += places_of(value_part, (*path, key))
+    for index, value_part in enumerate(as_list(value) or []):
+        paths += places_of(value_part, (*path, index))
+    return paths
 
 
 PLACES = {place: places_of(document) for place, document in DOCUMENTS.items()}
@@ -130,11 +130,11 @@ PLACES = {place: places_of(document) for place, document in DOCUMENTS.items()}
 @st.composite
 def bent(draw: st.DrawFn, place: str) -> JsonObject:
     """The document of a place, changed in one to three places."""
-    found: Any = copy.deepcopy(DOCUMENTS[place])
+    changed: Any = copy.deepcopy(DOCUMENTS[place])
     for _ in range(draw(st.integers(1, 3))):
         path = draw(st.sampled_from(PLACES[place]))
         *above, last = path
-        target = found
+        target = changed
         try:
             for step in above:
                 target = target[step]
@@ -149,7 +149,7 @@ def bent(draw: st.DrawFn, place: str) -> JsonObject:
                 target[last] = copy.deepcopy(draw(values))
         except (KeyError, IndexError, TypeError):
             continue  # an earlier change took the place away
-    return found
+    return changed
 
 
 # What a real server answers 500 to, too.
@@ -185,20 +185,20 @@ slow = settings(max_examples=8, deadline=None, suppress_health_check=TOLERATED)
 def test_no_document_makes_the_server_fail(place: str, data: st.DataObject):
     calls = with_widgets()
     first, second = data.draw(bent(place)), data.draw(bent(place))
-    one = f"{place}/{NAMES[place]}"
+    path = f"{place}/{NAMES[place]}"
     check(calls.request("POST", place, first, fieldValidation="Strict"))
     check(calls.request("POST", place, first))
-    check(calls.request("PUT", one, second))
-    check(calls.request("PATCH", one, second, content=MERGE))
-    check(calls.request("PATCH", one, second, content=STRATEGIC))
-    check(calls.request("PATCH", one, second, content=APPLY, fieldManager="m", force="1"))
-    check(calls.request("PUT", f"{one}/status", first))
-    check(calls.request("PATCH", f"{one}/scale", second, content=MERGE))
+    check(calls.request("PUT", path, second))
+    check(calls.request("PATCH", path, second, content=MERGE))
+    check(calls.request("PATCH", path, second, content=STRATEGIC))
+    check(calls.request("PATCH", path, second, content=APPLY, fieldManager="m", force="1"))
+    check(calls.request("PUT", f"{path}/status", first))
+    check(calls.request("PATCH", f"{path}/scale", second, content=MERGE))
     for accept in ("application/json", TABLE, "application/yaml"):
         check(calls.request("GET", place, accept=accept))
     check(calls.request("POST", WIDGETS, widget("w")))
     check(calls.request("GET", WIDGETS, accept=TABLE))
-    check(calls.request("DELETE", one, data.draw(values)))
+    check(calls.request("DELETE", path, data.draw(values)))
     check(calls.request("DELETE", place))
 
 

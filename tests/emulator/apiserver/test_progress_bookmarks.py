@@ -73,8 +73,8 @@ async def test_a_type_with_events_gets_bookmarks_that_tell_of_these():
     cluster = Cluster("c", bookmark_interval=OFTEN, progress_interval=timedelta(hours=1))
     lines = await watched(cluster, "map", "s", seconds=0.3)
     assert [line["type"] for line in lines][:2] == ["ADDED", "BOOKMARK"]
-    seen = {line["object"]["metadata"]["resourceVersion"] for line in lines}
-    assert len(seen) == 1
+    versions = {line["object"]["metadata"]["resourceVersion"] for line in lines}
+    assert len(versions) == 1
 
 
 async def test_a_report_gives_a_quiet_type_its_bookmark():

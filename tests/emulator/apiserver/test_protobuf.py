@@ -33,8 +33,8 @@ TABLE = messages.parse(
 
 
 def varint(value: int) -> bytes:
-    low, rest = value & 0x7F, value >> 7
-    return bytes([low | 0x80]) + varint(rest) if rest else bytes([low])
+    low, remainder = value & 0x7F, value >> 7
+    return bytes([low | 0x80]) + varint(remainder) if remainder else bytes([low])
 
 
 def field(number: int, value: int | str | bytes) -> bytes:
@@ -65,19 +65,21 @@ def test_an_object_sent_in_protobuf_is_stored_like_one_in_json(calls: Calls):
     recorded = next(entry for entry in RECORDED if entry["command"] == command)
     place = "/apis/apps/v1/namespaces/{}/deployments"
     calls.post("/api/v1/namespaces", {"metadata": {"name": "other"}})
-    made = calls.post(place.format("default"), base64.b64decode(recorded["body"]), content=PROTOBUF)
+    created = calls.post(
+        place.format("default"), base64.b64decode(recorded["body"]), content=PROTOBUF
+    )
     from_json = calls.post(place.format("other"), recorded["object"])
-    assert (made.status, made.content_type) == (201, "application/json")
-    assert made.document["spec"] == from_json.document["spec"]
-    assert made.document["kind"] == "Deployment"
+    assert (created.status, created.content_type) == (201, "application/json")
+    assert created.document["spec"] == from_json.document["spec"]
+    assert created.document["kind"] == "Deployment"
 
 
 def test_options_of_a_delete_may_come_in_protobuf(calls: Calls):
-    made = calls.post("/api/v1/namespaces/default/configmaps", config_map("a"))
+    created = calls.post("/api/v1/namespaces/default/configmaps", config_map("a"))
     wrong_uid = body("v1", "DeleteOptions", field(2, field(1, "other")))
     place = "/api/v1/namespaces/default/configmaps/a"
     assert calls.delete(place, wrong_uid, content=PROTOBUF).status == 409
-    right_uid = body("v1", "DeleteOptions", field(2, field(1, made.meta["uid"])))
+    right_uid = body("v1", "DeleteOptions", field(2, field(1, created.meta["uid"])))
     assert calls.delete(place, right_uid, content=PROTOBUF).status == 200
 
 
@@ -113,10 +115,10 @@ def test_a_broken_body_is_400(calls: Calls, broken: bytes):
 @given(st.data())
 def test_no_damaged_body_is_anything_but_an_object_or_a_refusal(data: st.DataObject):
     recorded = data.draw(st.sampled_from(RECORDED))
-    whole = bytearray(base64.b64decode(recorded["body"]))
+    raw = bytearray(base64.b64decode(recorded["body"]))
     for _ in range(data.draw(st.integers(1, 3))):
-        whole[data.draw(st.integers(4, len(whole) - 1))] = data.draw(st.integers(0, 255))
-    damaged = bytes(whole[: data.draw(st.integers(4, len(whole)))])
+        raw[data.draw(st.integers(4, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    damaged = bytes(raw[: data.draw(st.integers(4, len(raw)))])
     try:
         orjson.dumps(protobuf.decode(damaged))
     except ApiError as error:
@@ -163,55 +165,55 @@ def test_times_quantities_and_numbers_or_texts_are_written_as_in_json():
 # the table ----------------------------------------------------------------------------------------
 
 
-def described(found: Message, entry: Field) -> Described:
+def described(message: Message, entry: Field) -> Described:
     """A field of the table as a descriptor tells it."""
     kind = entry.type
     if entry.is_map:
-        kind = f"{found.full_name}.{entry.name[0].upper()}{entry.name[1:]}Entry"
+        kind = f"{message.full_name}.{entry.name[0].upper()}{entry.name[1:]}Entry"
     return Described(entry.name.lower(), entry.number, kind, entry.is_list or entry.is_map)
 
 
 @pytest.mark.skipif("1.33" not in kubectls(), reason="kubectl 1.33 is not installed")
 def test_the_table_says_what_the_descriptors_in_kubectl_say():
-    known = descriptors(kubectls()["1.33"])
-    for name, found in TABLE.items():
-        ours = {number: described(found, entry) for number, entry in found.numbers.items()}
+    described_types = descriptors(kubectls()["1.33"])
+    for name, message in TABLE.items():
+        actual = {number: described(message, entry) for number, entry in message.numbers.items()}
         # generated.proto has uID and aPIGroup where JSON has uid and apiGroup.
-        theirs = {
+        expected = {
             number: Described(d.name.lower(), d.number, d.type, d.repeated)
-            for number, d in known[name].items()
+            for number, d in described_types[name].items()
         }
-        assert ours == theirs, name
-        for entry in found.numbers.values():
+        assert actual == expected, name
+        for entry in message.numbers.values():
             if entry.is_map:
-                place = described(found, entry).type
-                assert known[place][2].type == entry.type
+                place = described(message, entry).type
+                assert described_types[place][2].type == entry.type
 
 
 def known_to_kubernetes_asyncio() -> dict[str, set[str]]:
     """The fields of the library's models, read from its text: its import costs two seconds."""
     models = distribution("kubernetes_asyncio").locate_file("kubernetes_asyncio/client/models")
-    found: dict[str, set[str]] = {}
+    by_model: dict[str, set[str]] = {}
     for path in Path(str(models)).glob("*.py"):
         text = path.read_text()
         name, fields = MODEL.search(text), FIELDS.search(text)
         if name and fields:
-            found[name[1]] = set(ast.literal_eval(fields[1]).values())
-    return found
+            by_model[name[1]] = set(ast.literal_eval(fields[1]).values())
+    return by_model
 
 
 def test_the_table_has_no_field_that_kubernetes_asyncio_does_not_know():
     models = known_to_kubernetes_asyncio()
     compared = 0
-    for found in TABLE.values():
-        known = models.get(f"{found.package.rpartition('.')[2].upper()}{found.name}")
-        if known is not None:  # else the library has no model of its own for it
-            assert messages.json_fields(found.full_name).keys() <= known, found.full_name
+    for message in TABLE.values():
+        fields = models.get(f"{message.package.rpartition('.')[2].upper()}{message.name}")
+        if fields is not None:  # else the library has no model of its own for it
+            assert messages.json_fields(message.full_name).keys() <= fields, message.full_name
             compared += 1
     assert compared > 300
 
 
 def test_every_type_in_the_table_is_a_scalar_or_in_the_table():
-    for found in TABLE.values():
-        for entry in found.numbers.values():
-            assert entry.scalar or entry.type in TABLE, (found.full_name, entry.name)
+    for message in TABLE.values():
+        for entry in message.numbers.values():
+            assert entry.scalar or entry.type in TABLE, (message.full_name, entry.name)

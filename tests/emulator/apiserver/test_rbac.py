@@ -268,17 +268,17 @@ async def test_acting_as_somebody_is_a_right_of_its_own(rig: Secured):
     acting = await whoami(ann, **{"Impersonate-User": account("default", "robot")})
     assert acting["username"] == account("default", "robot")
     somebody = {"Impersonate-User": account("default", "robot")}
-    for headers, what, where in (
+    for headers, subject, where in (
         ({"Impersonate-User": account("kube-system", "robot")}, "robot", IN_SYSTEM),
         ({"Impersonate-User": "bob"}, "bob", EVERYWHERE),
         ({**somebody, "Impersonate-Group": "system:masters"}, "system:masters", EVERYWHERE),
     ):
         refused = await ann.get(f"{NAMESPACE}/pods", headers=headers)
         assert refused.status_code == 403
-        named, _, rest = refused.json()["message"].partition(" is forbidden: ")
+        named, _, detail = refused.json()["message"].partition(" is forbidden: ")
         plural = named.partition(" ")[0]
-        assert named == f'{plural} "{what}"'
-        assert rest == (
+        assert named == f'{plural} "{subject}"'
+        assert detail == (
             f'User "ann" cannot impersonate resource "{plural}" in API group "" {where}'
         )
     # What the account may not do, whoever acts as it may not either.

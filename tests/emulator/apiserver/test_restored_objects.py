@@ -21,9 +21,9 @@ def test_what_is_restored_keeps_all_but_its_revision():
     meta = {"uid": "u", "creationTimestamp": "2020-01-01T00:00:00Z", "resourceVersion": "5"}
     before = cluster.resource_version
     assert cluster.restore([_config("a", **meta), _config("b")]) == 2
-    kept = cluster.get("v1/configmaps", "default", "a")
-    assert kept is not None
-    assert kept["metadata"] | {"resourceVersion": "5"} == {
+    live = cluster.get("v1/configmaps", "default", "a")
+    assert live is not None
+    assert live["metadata"] | {"resourceVersion": "5"} == {
         "name": "a",
         "namespace": "default",
         **meta,
@@ -48,8 +48,8 @@ def test_a_page_is_a_snapshot_while_many_objects_are_restored():
     cluster.restore(_config(f"m{n}") for n in range(3))
     page = calls.get("/api/v1/configmaps", limit="2")
     cluster.restore(_config(f"{letter}{n:03}") for letter in "az" for n in range(150))
-    rest = calls.get("/api/v1/configmaps", limit="2", continue_=page.meta["continue"])
-    assert page.names + rest.names == ["m0", "m1", "m2"]
+    following = calls.get("/api/v1/configmaps", limit="2", continue_=page.meta["continue"])
+    assert page.names + following.names == ["m0", "m1", "m2"]
     names = calls.get("/api/v1/configmaps").names
     assert names == sorted(names)
     assert len(names) == 303

@@ -56,8 +56,8 @@ def row(group: str, kind: str, **fields: Any) -> dict[str, Any]:
     return {c.name: cell for c, cell in zip(printed.columns, cells, strict=True)}
 
 
-def shown(found: dict[str, Any], *names: str) -> list[Any]:
-    return [found[name] for name in names]
+def shown(cells: dict[str, Any], *names: str) -> list[Any]:
+    return [cells[name] for name in names]
 
 
 # forms --------------------------------------------------------------------------------------------
@@ -65,10 +65,10 @@ def shown(found: dict[str, Any], *names: str) -> list[Any]:
 
 def test_a_get_a_list_and_a_watch_all_come_as_tables(calls: Calls):
     calls.post(CONFIGMAPS, config_map("a", x="1"))
-    one = calls.get(f"{CONFIGMAPS}/a", accept=TABLE).document
+    single = calls.get(f"{CONFIGMAPS}/a", accept=TABLE).document
     many = calls.get(CONFIGMAPS, accept=TABLE).document
     (event,) = events(calls.watch(CONFIGMAPS, accept=TABLE))
-    for table in (one, many, event["object"]):
+    for table in (single, many, event["object"]):
         assert (table["kind"], table["apiVersion"]) == ("Table", "meta.k8s.io/v1")
         assert [c["name"] for c in table["columnDefinitions"]] == ["Name", "Data", "Age"]
         assert table["rows"][0]["cells"] == ["a", 1, "0s"]
@@ -92,15 +92,15 @@ def test_rows_hold_the_metadata_or_the_object_or_nothing(calls: Calls):
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 def test_metadata_alone_comes_in_the_version_that_was_asked_for(calls: Calls, version: str):
     calls.post(CONFIGMAPS, config_map("a", x="1"))
-    one, many = METADATA.format("", version), METADATA.format("List", version)
-    found = calls.get(f"{CONFIGMAPS}/a", accept=one).document
-    assert found.keys() == {"kind", "apiVersion", "metadata"}
-    assert found["apiVersion"] == f"meta.k8s.io/{version}"
+    single, many = METADATA.format("", version), METADATA.format("List", version)
+    metadata = calls.get(f"{CONFIGMAPS}/a", accept=single).document
+    assert metadata.keys() == {"kind", "apiVersion", "metadata"}
+    assert metadata["apiVersion"] == f"meta.k8s.io/{version}"
     listed = calls.get(CONFIGMAPS, accept=many).document
     assert listed["kind"] == "PartialObjectMetadataList"
-    (event,) = events(calls.watch(CONFIGMAPS, accept=one))
-    assert listed["items"] == [found]
-    assert event["object"] == found
+    (event,) = events(calls.watch(CONFIGMAPS, accept=single))
+    assert listed["items"] == [metadata]
+    assert event["object"] == metadata
 
 
 def test_metadata_of_a_list_is_not_that_of_an_object(calls: Calls):
@@ -137,8 +137,8 @@ def test_a_scale_is_a_table_too(calls: Calls):
 def test_finished_pods_are_marked_as_completed(calls: Calls):
     calls.post(PODS, {"metadata": {"name": "p"}, **TEMPLATE})
     calls.merge(f"{PODS}/p/status", {"status": {"phase": "Succeeded"}})
-    (found,) = calls.get(PODS, accept=TABLE).document["rows"]
-    assert found["conditions"][0]["type"] == "Completed"
+    (table_row,) = calls.get(PODS, accept=TABLE).document["rows"]
+    assert table_row["conditions"][0]["type"] == "Completed"
 
 
 # custom resources ---------------------------------------------------------------------------------
@@ -211,9 +211,9 @@ def test_pods_tell_readiness_restarts_and_addresses():
         {"name": "a", "ready": True, "restartCount": 2, "state": running},
         {"name": "b", "restartCount": 1, "lastState": ended, "state": running},
     ]
-    found = pod(containerStatuses=statuses, podIPs=[{"ip": "10.0.0.1"}])
-    assert shown(found, "Ready", "Status", "Restarts") == ["1/2", "Running", "3 (2m ago)"]
-    assert shown(found, "IP", "Node", "Readiness Gates") == ["10.0.0.1", "<none>", "<none>"]
+    cells = pod(containerStatuses=statuses, podIPs=[{"ip": "10.0.0.1"}])
+    assert shown(cells, "Ready", "Status", "Restarts") == ["1/2", "Running", "3 (2m ago)"]
+    assert shown(cells, "IP", "Node", "Readiness Gates") == ["10.0.0.1", "<none>", "<none>"]
 
 
 STATES: list[tuple[str, dict[str, Any]]] = [
@@ -263,13 +263,13 @@ def test_jobs_tell_how_far_they_are():
         "succeeded": 3,
         "conditions": [{"type": "Complete", "status": "True"}],
     }
-    found = row("batch", "Job", spec=spec, status=done)
-    assert shown(found, "Status", "Completions", "Duration") == ["Complete", "3/3", "7s"]
-    assert shown(found, "Containers", "Images", "Selector") == ["a,b", "i:1,j", "<none>"]
+    cells = row("batch", "Job", spec=spec, status=done)
+    assert shown(cells, "Status", "Completions", "Duration") == ["Complete", "3/3", "7s"]
+    assert shown(cells, "Containers", "Images", "Selector") == ["a,b", "i:1,j", "<none>"]
     queue = row("batch", "Job", spec={"parallelism": 2}, meta={"deletionTimestamp": EARLIER})
     assert shown(queue, "Status", "Completions") == ["Terminating", "0/1 of 2"]
-    held = {"conditions": [{"type": "Suspended", "status": "True"}]}
-    assert row("batch", "Job", status=held)["Status"] == "Suspended"
+    suspended = {"conditions": [{"type": "Suspended", "status": "True"}]}
+    assert row("batch", "Job", status=suspended)["Status"] == "Suspended"
 
 
 def test_autoscalers_tell_each_metric_as_present_and_target():
@@ -284,9 +284,9 @@ def test_autoscalers_tell_each_metric_as_present_and_target():
     target = {"kind": "Deployment", "name": "web"}
     spec = {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 4, "metrics": metrics}
     now = [{"resource": {"current": {"averageUtilization": 55}}}]
-    found = row("autoscaling", "HorizontalPodAutoscaler", spec=spec, status={"currentMetrics": now})
-    assert found["Targets"] == "cpu: 55%/80%, <unknown>/10 + 1 more..."
-    assert shown(found, "Reference", "MinPods", "MaxPods") == ["Deployment/web", "1", 4]
+    cells = row("autoscaling", "HorizontalPodAutoscaler", spec=spec, status={"currentMetrics": now})
+    assert cells["Targets"] == "cpu: 55%/80%, <unknown>/10 + 1 more..."
+    assert shown(cells, "Reference", "MinPods", "MaxPods") == ["Deployment/web", "1", 4]
 
 
 def test_services_tell_how_they_are_reached():
@@ -302,8 +302,8 @@ def test_services_tell_how_they_are_reached():
 
 def test_long_lists_are_cut_after_three():
     hosts = [{"host": f"{n}.example.com"} for n in "abcde"]
-    found = row("networking.k8s.io", "Ingress", spec={"rules": hosts})
-    assert found["Hosts"] == "a.example.com,b.example.com,c.example.com + 2 more..."
+    cells = row("networking.k8s.io", "Ingress", spec={"rules": hosts})
+    assert cells["Hosts"] == "a.example.com,b.example.com,c.example.com + 2 more..."
     subsets = [{"addresses": [{"ip": "1"}, {"ip": "2"}], "ports": [{"port": 80}, {"port": 81}]}]
     assert row("", "Endpoints", subsets=subsets)["Endpoints"] == "1:80,2:80,1:81 + 1 more..."
 
@@ -315,20 +315,20 @@ def test_selectors_are_shown_as_they_are_typed():
         {"key": "any", "operator": "Exists"},
     ]
     chosen = {"matchLabels": {"app": "web"}, "matchExpressions": expressions}
-    found = row("networking.k8s.io", "NetworkPolicy", spec={"podSelector": chosen})
-    assert found["Pod-Selector"] == "any,app=web,!old,tier in (a,b)"
+    cells = row("networking.k8s.io", "NetworkPolicy", spec={"podSelector": chosen})
+    assert cells["Pod-Selector"] == "any,app=web,!old,tier in (a,b)"
 
 
 def test_events_begin_with_when_and_end_with_their_name():
     involved = {"kind": "Pod", "name": "p", "fieldPath": "spec.containers{a}"}
-    found = row(
+    cells = row(
         "", "Event", involvedObject=involved, lastTimestamp=EARLIER, reason="Pulled", message="m\n"
     )
-    assert list(found) == [
+    assert list(cells) == [
         *("Last Seen", "Type", "Reason", "Object", "Subobject", "Source"),
         *("Message", "First Seen", "Count", "Name"),
     ]
-    assert shown(found, "Last Seen", "Object", "Message", "Count") == ["2m", "pod/p", "m", 1]
+    assert shown(cells, "Last Seen", "Object", "Message", "Count") == ["2m", "pod/p", "m", 1]
     series = {"count": 7, "lastObservedTime": EARLIER}
     assert row("", "Event", series=series)["Count"] == 7
 
@@ -338,13 +338,13 @@ def test_nodes_tell_state_roles_and_addresses():
     addresses = [{"type": "InternalIP", "address": "10.0.0.1"}]
     status = {"conditions": ready, "addresses": addresses, "nodeInfo": {"kubeletVersion": "v1"}}
     labels = {"labels": {"node-role.kubernetes.io/worker": "", "kubernetes.io/role": "edge"}}
-    found = row("", "Node", meta=labels, spec={"unschedulable": True}, status=status)
-    assert shown(found, "Status", "Roles", "Version") == [
+    cells = row("", "Node", meta=labels, spec={"unschedulable": True}, status=status)
+    assert shown(cells, "Status", "Roles", "Version") == [
         "Ready,SchedulingDisabled",
         "edge,worker",
         "v1",
     ]
-    assert shown(found, "Internal-IP", "External-IP", "OS-Image") == [
+    assert shown(cells, "Internal-IP", "External-IP", "OS-Image") == [
         "10.0.0.1",
         "<none>",
         "<unknown>",
@@ -358,8 +358,8 @@ def test_volumes_claims_and_classes_have_their_columns():
         "claimRef": {"namespace": "n", "name": "c"},
         "storageClassName": "fast",
     }
-    found = row("", "PersistentVolume", spec=spec, status={"phase": "Bound"})
-    assert shown(found, "Capacity", "Access Modes", "Claim") == ["1Gi", "RWO,RWX", "n/c"]
+    cells = row("", "PersistentVolume", spec=spec, status={"phase": "Bound"})
+    assert shown(cells, "Capacity", "Access Modes", "Claim") == ["1Gi", "RWO,RWX", "n/c"]
     pending = row("", "PersistentVolumeClaim", status={"phase": "Pending"})
     assert shown(pending, "Status", "Capacity", "VolumeMode") == ["Pending", "", "<unset>"]
     annotations = {"storageclass.kubernetes.io/is-default-class": "true"}
@@ -373,8 +373,8 @@ def test_bindings_quotas_budgets_and_revisions_have_their_columns():
         {"kind": "ServiceAccount", "name": "robot", "namespace": "n"},
     ]
     role = {"kind": "Role", "name": "r"}
-    found = row("rbac.authorization.k8s.io", "RoleBinding", roleRef=role, subjects=subjects)
-    assert shown(found, "Role", "Users", "Groups", "ServiceAccounts") == [
+    cells = row("rbac.authorization.k8s.io", "RoleBinding", roleRef=role, subjects=subjects)
+    assert shown(cells, "Role", "Users", "Groups", "ServiceAccounts") == [
         "Role/r",
         "ann",
         "",

@@ -309,8 +309,8 @@ def test_in_process_calls_take_the_same_way_as_requests():
 def test_what_is_returned_in_process_can_be_changed_without_harm():
     cluster = Cluster("alpha")
     cluster.create("v1/configmaps", config_map("a", k="1"), "default")
-    shown = cluster.list("v1/configmaps", "default")[0]
-    shown["data"]["k"] = "changed"
+    listed = cluster.list("v1/configmaps", "default")[0]
+    listed["data"]["k"] = "changed"
     assert cluster.list("v1/configmaps", "default")[0]["data"] == {"k": "1"}
 
 
@@ -340,13 +340,13 @@ def test_namespaces_are_not_deleted_all_at_once(calls: Calls):
     assert (answer.status, answer.document["reason"]) == (405, "MethodNotAllowed")
 
 
-@pytest.mark.parametrize(("asked", "kept"), [(10**15, 10**15), (-5, 1)])
-def test_any_grace_period_can_be_asked_for(calls: Calls, asked: int, kept: int):
+@pytest.mark.parametrize(("seconds", "expected"), [(10**15, 10**15), (-5, 1)])
+def test_any_grace_period_can_be_asked_for(calls: Calls, seconds: int, expected: int):
     calls.post(PODS, pod("p", nodeName="n"))
-    answer = calls.delete(f"{PODS}/p", {"gracePeriodSeconds": asked})
-    assert answer.meta["deletionGracePeriodSeconds"] == kept
-    calls.post(PODS, pod("q", nodeName="n", terminationGracePeriodSeconds=asked))
-    assert calls.delete(f"{PODS}/q").meta["deletionGracePeriodSeconds"] == kept
+    answer = calls.delete(f"{PODS}/p", {"gracePeriodSeconds": seconds})
+    assert answer.meta["deletionGracePeriodSeconds"] == expected
+    calls.post(PODS, pod("q", nodeName="n", terminationGracePeriodSeconds=seconds))
+    assert calls.delete(f"{PODS}/q").meta["deletionGracePeriodSeconds"] == expected
 
 
 def test_a_dry_run_of_some_stages_is_refused(calls: Calls):

@@ -47,8 +47,8 @@ async def test_get_prints_every_form(kubectl: Kubectl):
         (*pods, "--field-selector", "status.phase=Running", "--sort-by", ".spec.nodeName"),
         ("get", "pods", "-n", "nowhere"),
     )
-    for part in ("2/2", "nginx:1", "pod-template-hash=", "sim-node-", "ClusterIP", "app=web"):
-        assert part in wide.out
+    for text in ("2/2", "nginx:1", "pod-template-hash=", "sim-node-", "ClusterIP", "app=web"):
+        assert text in wide.out
     assert yaml.safe_load(yaml_.out)["status"]["readyReplicas"] == 2
     assert [item["kind"] for item in json_.json["items"]] == ["Deployment", "Service"]
     assert [line[:8] for line in names.out.splitlines()] == ["pod/web-", "pod/web-"]
@@ -173,10 +173,10 @@ async def test_apply_on_the_server_side_tells_of_conflicts_and_can_force(kubectl
     assert 'conflict with "kubectl"' in refused
     assert "--force-conflicts" in refused
     await kubectl(*other, "--force-conflicts", stdin=manifest)
-    shown = await kubectl("get", "deploy", "web", "-o", "json", "--show-managed-fields")
-    managers = {entry["manager"] for entry in shown.json["metadata"]["managedFields"]}
+    ended = await kubectl("get", "deploy", "web", "-o", "json", "--show-managed-fields")
+    managers = {entry["manager"] for entry in ended.json["metadata"]["managedFields"]}
     assert {"kubectl", "other"} <= managers
-    assert shown.json["spec"]["replicas"] == 3
+    assert ended.json["spec"]["replicas"] == 3
 
 
 @thorough
@@ -193,7 +193,7 @@ async def test_a_misspelt_field_is_refused_or_warned_of(kubectl: Kubectl):
 
 async def test_explain_knows_builtin_and_custom_types(kubectl: Kubectl):
     await define_widgets(kubectl)
-    kind, field, whole, volume, custom, size, top = await kubectl.all(
+    kind, field, full, volume, custom, size, top = await kubectl.all(
         ("explain", "deployment"),
         ("explain", "pod.spec.containers.imagePullPolicy"),
         ("explain", "pod.spec", "--recursive"),
@@ -204,7 +204,7 @@ async def test_explain_knows_builtin_and_custom_types(kubectl: Kubectl):
     )
     assert "Runs equal pods and updates them step by step." in kind.out
     assert "<string>" in field.out
-    assert "terminationGracePeriodSeconds\t<integer>" in whole.out
+    assert "terminationGracePeriodSeconds\t<integer>" in full.out
     assert "containerResource" in volume.out
     assert "What is wanted." in custom.out
     assert "<integer>" in size.out
@@ -237,8 +237,8 @@ async def test_discovery_versions_rights_and_health(kubectl: Kubectl):
     assert who.out
     assert "*.*" in may.out
     assert "readyz check passed" in ready.out
-    for what in ("pods", "nodes"):
-        assert "Metrics API not available" in await kubectl.refused("top", what)
+    for resource in ("pods", "nodes"):
+        assert "Metrics API not available" in await kubectl.refused("top", resource)
 
 
 # create and run -----------------------------------------------------------------------------------
@@ -265,9 +265,9 @@ GENERATORS = {
 
 async def test_create_of_every_generator(kubectl: Kubectl):
     commands = [("create", *line.split()) for line in GENERATORS.values()]
-    for command, said in zip(commands, await kubectl.all(*commands), strict=True):
+    for command, ended in zip(commands, await kubectl.all(*commands), strict=True):
         name = command[3] if command[1] in ("secret", "service") else command[2]
-        assert said.out.endswith(f"/{name} created\n")
+        assert ended.out.endswith(f"/{name} created\n")
     everything = await kubectl("get", ",".join(GENERATORS), "-o", "name")
     assert len(everything.out.splitlines()) > len(GENERATORS)
     token = await kubectl("create", "token", "robot", "--duration=10m")
@@ -299,7 +299,7 @@ async def test_a_job_of_a_cron_job_is_its_template_with_every_zero(kubectl: Kube
     }
     job = {"backoffLimit": 0, "ttlSecondsAfterFinished": 0, "template": {"spec": pod}}
     cron = {"schedule": "@hourly", "suspend": True, "jobTemplate": {"spec": job}}
-    made = kubectl.cluster.create(
+    cron_job = kubectl.cluster.create(
         "batch/v1/cronjobs", {"metadata": {"name": "tick"}, "spec": cron}, "default"
     )
     jobs: list[dict[str, Any]] = []
@@ -309,8 +309,8 @@ async def test_a_job_of_a_cron_job_is_its_template_with_every_zero(kubectl: Kube
     assert created["spec"]["backoffLimit"] == 0
     assert created["spec"]["ttlSecondsAfterFinished"] == 0
     (owner,) = created["metadata"]["ownerReferences"]
-    assert owner["uid"] == made["metadata"]["uid"]
-    template = made["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    assert owner["uid"] == cron_job["metadata"]["uid"]
+    template = cron_job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     assert created["spec"]["template"]["spec"] == template
 
 

@@ -53,8 +53,8 @@ async def test_a_simulation_lives_through_hours_at_once_and_its_objects_tell_the
     async with simulate(cluster, timing=timing):
         cluster.create(PODS, pod("p"))
         await clock.advance(timedelta(minutes=59))
-        (found,) = cluster.list(PODS)
-        started = found["status"]["containerStatuses"][0]["state"]["running"]["startedAt"]
+        (live_pod,) = cluster.list(PODS)
+        started = live_pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"]
         assert started == "2031-05-01T00:30:00Z"
         await clock.advance(timedelta(minutes=1))
         conditions = {c["type"]: c for c in cluster.list(PODS)[0]["status"]["conditions"]}

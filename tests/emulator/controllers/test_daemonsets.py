@@ -124,18 +124,18 @@ async def test_a_daemon_set_updates_within_its_limits(
 ):
     strategy = {"type": "RollingUpdate", "rollingUpdate": rolling}
     await deployed(simulator, nodes=4, updateStrategy=strategy)
-    seen: list[tuple[int, int]] = []
+    counts: list[tuple[int, int]] = []
 
     def note(_: Change) -> None:
         pods = [p for p in cluster.list(PODS) if "deletionTimestamp" not in p["metadata"]]
-        seen.append((ready_pods(cluster), len(pods)))
+        counts.append((ready_pods(cluster), len(pods)))
 
     stop = cluster.subscribe(note)
     set_image(cluster, "nginx:2")
     await simulator.settled()
     stop()
-    assert min(ready for ready, _ in seen) == least
-    assert max(pods for _, pods in seen) == most
+    assert min(ready for ready, _ in counts) == least
+    assert max(pods for _, pods in counts) == most
     assert {p["spec"]["containers"][0]["image"] for p in cluster.list(PODS)} == {"nginx:2"}
     assert placed(cluster) == [f"sim-node-{n}" for n in range(1, 5)]
     assert sorted(r["revision"] for r in cluster.list(REVISIONS, "default")) == [1, 2]

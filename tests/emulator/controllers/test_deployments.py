@@ -43,8 +43,8 @@ def cluster(simulator: Simulator) -> Cluster:
 
 def revisions(cluster: Cluster) -> dict[str, int]:
     """The sizes of ReplicaSets by revision."""
-    found = cluster.list(REPLICA_SETS, "default")
-    return {rs["metadata"]["annotations"][REVISION]: rs["spec"]["replicas"] for rs in found}
+    sets = cluster.list(REPLICA_SETS, "default")
+    return {rs["metadata"]["annotations"][REVISION]: rs["spec"]["replicas"] for rs in sets}
 
 
 def set_image(cluster: Cluster, name: str, image: str) -> None:
@@ -84,32 +84,32 @@ async def test_its_pods_are_named_and_owned_as_in_a_real_cluster(
         "deployment.kubernetes.io/desired-replicas": "3",
         "deployment.kubernetes.io/max-replicas": "4",
     }
-    for found in cluster.list(PODS, "default"):
-        (owner,) = found["metadata"]["ownerReferences"]
+    for live_pod in cluster.list(PODS, "default"):
+        (owner,) = live_pod["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["uid"]) == ("ReplicaSet", replica_set["metadata"]["uid"])
         assert owner["controller"] is owner["blockOwnerDeletion"] is True
-        assert found["metadata"]["name"].startswith(f"web-{digest}-")
+        assert live_pod["metadata"]["name"].startswith(f"web-{digest}-")
 
 
 async def test_a_new_template_replaces_the_pods_within_the_limits(
     simulator: Simulator, cluster: Cluster
 ):
     await deployed(simulator, replicas=4)
-    seen: list[tuple[int, int]] = []
+    counts: list[tuple[int, int]] = []
 
     def count(_: Change) -> None:
         pods = [
             p for p in cluster.list(PODS, "default") if "deletionTimestamp" not in p["metadata"]
         ]
         ready = sum(conditions(p).get("Ready") == ("True", "") for p in pods)
-        seen.append((len(pods), ready))
+        counts.append((len(pods), ready))
 
     stop = cluster.subscribe(count)
     set_image(cluster, "web", "nginx:2")
     await simulator.settled()
     stop()
-    assert max(pods for pods, _ in seen) == 5  # maxSurge 25 %
-    assert min(ready for _, ready in seen) >= 3  # maxUnavailable 25 %
+    assert max(pods for pods, _ in counts) == 5  # maxSurge 25 %
+    assert min(ready for _, ready in counts) >= 3  # maxUnavailable 25 %
     assert {p["spec"]["containers"][0]["image"] for p in cluster.list(PODS)} == {"nginx:2"}
     assert revisions(cluster) == {"1": 0, "2": 4}
     assert live(cluster, DEPLOYMENTS, "web")["metadata"]["annotations"][REVISION] == "2"
@@ -332,12 +332,12 @@ async def test_a_size_changed_in_the_middle_of_a_rollout_is_shared_in_proportion
     await simulator.settled()
     assert revisions(cluster) == {"1": 8, "2": 5}
     cluster.patch(DEPLOYMENTS, "default", "web", {"spec": {"replicas": 20}})
-    seen: list[dict[str, int]] = []
-    stop = cluster.subscribe(lambda _: seen.append(revisions(cluster)))
+    sizes: list[dict[str, int]] = []
+    stop = cluster.subscribe(lambda _: sizes.append(revisions(cluster)))
     await simulator.settled()
     stop()
-    assert {"1": 14, "2": 9} in seen  # 23 pods at most, shared 8 to 5
-    assert sum(seen[-1].values()) <= 23
+    assert {"1": 14, "2": 9} in sizes  # 23 pods at most, shared 8 to 5
+    assert sum(sizes[-1].values()) <= 23
 
 
 async def test_its_events_tell_how_it_was_scaled(simulator: Simulator, cluster: Cluster):
@@ -345,8 +345,8 @@ async def test_its_events_tell_how_it_was_scaled(simulator: Simulator, cluster: 
     cluster.patch(DEPLOYMENTS, "default", "web", {"spec": {"replicas": 1}})
     await simulator.settled()
     (name,) = names(cluster, REPLICA_SETS)
-    said = [e["message"] for e in cluster.list(EVENTS) if e["reason"] == "ScalingReplicaSet"]
-    assert sorted(said) == [
+    messages = [e["message"] for e in cluster.list(EVENTS) if e["reason"] == "ScalingReplicaSet"]
+    assert sorted(messages) == [
         f"Scaled down replica set {name} from 2 to 1",
         f"Scaled up replica set {name} from 0 to 2",
     ]

@@ -106,9 +106,9 @@ async def test_foreground_keeps_the_owner_until_its_blocking_dependents_are_gone
     simulator: Simulator, cluster: Cluster
 ):
     owner = plain(cluster, "owner")
-    held = owned("child", owner, blocking=True)
-    held["metadata"]["finalizers"] = ["example.com/keep"]
-    cluster.create(CONFIG_MAPS, held)
+    child = owned("child", owner, blocking=True)
+    child["metadata"]["finalizers"] = ["example.com/keep"]
+    cluster.create(CONFIG_MAPS, child)
     cluster.delete(CONFIG_MAPS, "default", "owner", policy="Foreground")
     await simulator.settled()
     assert live(cluster, CONFIG_MAPS, "owner")["metadata"]["finalizers"] == ["foregroundDeletion"]
@@ -222,9 +222,9 @@ async def test_the_certificate_is_restored_when_somebody_changes_it(
 async def test_pods_leave_a_namespace_before_what_they_need(simulator: Simulator, cluster: Cluster):
     cluster.create(NAMESPACES, {"metadata": {"name": "team"}})
     cluster.create(CONFIG_MAPS, {"metadata": {"name": "settings"}}, "team")
-    held = pod("held")
-    held["metadata"]["finalizers"] = ["example.com/keep"]
-    cluster.create(PODS, held, "team")
+    held_pod = pod("held")
+    held_pod["metadata"]["finalizers"] = ["example.com/keep"]
+    cluster.create(PODS, held_pod, "team")
     await simulator.settled()
     with noting_deletions(cluster) as gone:
         cluster.delete(NAMESPACES, None, "team")
@@ -253,9 +253,9 @@ async def test_a_namespace_says_that_all_is_well_before_it_goes(
 async def test_another_finalizer_in_its_spec_holds_a_namespace(
     simulator: Simulator, cluster: Cluster
 ):
-    made = cluster.create(NAMESPACES, {"metadata": {"name": "team"}})
-    held = {**made, "spec": {"finalizers": ["kubernetes", "example.com/keep"]}}
-    cluster.update(NAMESPACES, held, subresource="finalize")
+    namespace = cluster.create(NAMESPACES, {"metadata": {"name": "team"}})
+    finalized = {**namespace, "spec": {"finalizers": ["kubernetes", "example.com/keep"]}}
+    cluster.update(NAMESPACES, finalized, subresource="finalize")
     cluster.delete(NAMESPACES, None, "team")
     await simulator.settled()
     left = live(cluster, NAMESPACES, "team", "")
@@ -287,9 +287,9 @@ async def test_a_finalizer_inside_holds_the_namespace_which_says_so(
     await simulator.settled()
     namespace = live(cluster, NAMESPACES, "team", "")
     assert namespace["status"]["phase"] == "Terminating"
-    said = conditions(namespace)
-    assert said["NamespaceContentRemaining"] == ("True", "SomeResourcesRemain")
-    assert said["NamespaceFinalizersRemaining"] == ("True", "SomeFinalizersRemain")
+    by_type = conditions(namespace)
+    assert by_type["NamespaceContentRemaining"] == ("True", "SomeResourcesRemain")
+    assert by_type["NamespaceFinalizersRemaining"] == ("True", "SomeFinalizersRemain")
     cluster.patch(CONFIG_MAPS, "team", "held", {"metadata": {"finalizers": []}})
     await simulator.settled()
     assert "team" not in names(cluster, NAMESPACES, "")

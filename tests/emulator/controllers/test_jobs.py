@@ -105,8 +105,8 @@ async def test_a_pod_is_held_until_it_is_counted(simulator: Simulator, cluster: 
 
     def note(change: Change) -> None:
         if change.resource == "pods" and change.new["status"]["phase"] == "Succeeded":
-            held = TRACKING in change.new["metadata"].get("finalizers", [])
-            story.append("ended" if held else "let go")
+            is_tracked = TRACKING in change.new["metadata"].get("finalizers", [])
+            story.append("ended" if is_tracked else "let go")
         elif change.resource == "jobs":
             status = change.new["status"]
             if status.get("uncountedTerminatedPods"):

@@ -55,11 +55,11 @@ def everything(cluster: Cluster) -> list[tuple[str, JsonObject]]:
     """All objects as a watcher passes them on; definitions first, dependents before owners."""
     view = View()
     view.load(cluster)
-    found = [(view.gvr(ref), copy.deepcopy(view[ref])) for ref in view]
-    for _, obj in found:
+    objects = [(view.gvr(ref), copy.deepcopy(view[ref])) for ref in view]
+    for _, obj in objects:
         obj["metadata"].pop("managedFields", None)
-    found.sort(key=lambda one: (one[0] not in FIRST, one[0] != PODS, one[0] != REPLICA_SETS))
-    return found
+    objects.sort(key=lambda item: (item[0] not in FIRST, item[0] != PODS, item[0] != REPLICA_SETS))
+    return objects
 
 
 def content(cluster: Cluster) -> dict[str, JsonObject]:
@@ -114,9 +114,9 @@ def test_an_emulated_cluster_takes_complete_objects():
     with emulated_fleet(["alpha"]) as fleet:
         assert fleet["alpha"].restore([(PODS, owner), (MAPS, owner)]) == 2
         fleet["alpha"].settle()
-        found = fleet["alpha"].get(PODS, "default", "o")
-    assert found is not None
-    assert (found["metadata"]["uid"], found["status"]) == ("1", {"a": 1})
+        live_pod = fleet["alpha"].get(PODS, "default", "o")
+    assert live_pod is not None
+    assert (live_pod["metadata"]["uid"], live_pod["status"]) == ("1", {"a": 1})
 
 
 # --- over HTTP ------------------------------------------------------------------------------------
@@ -132,13 +132,15 @@ async def served() -> AsyncGenerator[tuple[Cluster, Simulator, AdminClient]]:
 
 
 async def lines_of(objects: Iterable[Any]) -> AsyncIterator[bytes]:
-    for one in objects:
-        raw = one if isinstance(one, bytes) else orjson.dumps({"type": one[0], "object": one[1]})
+    for item in objects:
+        raw = (
+            item if isinstance(item, bytes) else orjson.dumps({"type": item[0], "object": item[1]})
+        )
         yield raw + b"\n"
 
 
 async def load(admin: AdminClient, objects: Iterable[Any], cluster: str = "alpha") -> Loaded:
-    return [found async for found in load_objects(admin, cluster, lines_of(objects))][-1]
+    return [progress async for progress in load_objects(admin, cluster, lines_of(objects))][-1]
 
 
 def config(name: str, namespace: str = "default") -> tuple[str, JsonObject]:
@@ -156,9 +158,9 @@ async def test_objects_are_loaded_over_http_and_what_cannot_be_is_counted():
         assert loaded.not_served == {"example.com/v1/gadgets": 1}
         assert (loaded.refused_count, loaded.refused) == (1, ['namespaces "nowhere" not found'])
         assert live(cluster, MAPS, "c599")["metadata"]["uid"] == "uid-c599"
-        found = cluster.get(NAMESPACES, None, "default")
-        assert found is not None
-        assert found["metadata"]["uid"] == "of-the-old"
+        namespace = cluster.get(NAMESPACES, None, "default")
+        assert namespace is not None
+        assert namespace["metadata"]["uid"] == "of-the-old"
 
 
 @pytest.mark.parametrize(

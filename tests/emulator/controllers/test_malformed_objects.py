@@ -64,8 +64,10 @@ def meddle(random: Random, cluster: Cluster) -> None:
             cluster.create(gvr, spoiled_object(random, base(gvr, name)))
         elif random.random() < 0.5:
             cluster.restore([(gvr, backed_up(random, gvr, name))])
-        elif found := [o for o in cluster.list(gvr) if not o["metadata"]["uid"].startswith(UID)]:
-            spoil(random, cluster, gvr, random.choice(found))
+        elif candidates := [
+            o for o in cluster.list(gvr) if not o["metadata"]["uid"].startswith(UID)
+        ]:
+            spoil(random, cluster, gvr, random.choice(candidates))
 
 
 def backed_up(random: Random, gvr: str, name: str) -> dict[str, Any]:
@@ -86,9 +88,9 @@ def backed_up(random: Random, gvr: str, name: str) -> dict[str, Any]:
 
 
 def spoil(random: Random, cluster: Cluster, gvr: str, obj: dict[str, Any]) -> None:
-    meta, part = obj["metadata"], random.choice(("spec", "status"))
-    patch = {part: spoiled(random, obj.get(part, {}))}
-    subresource = "status" if part == "status" else ""
+    meta, section = obj["metadata"], random.choice(("spec", "status"))
+    patch = {section: spoiled(random, obj.get(section, {}))}
+    subresource = "status" if section == "status" else ""
     cluster.patch(gvr, meta.get("namespace"), meta["name"], patch, subresource=subresource)
 
 
@@ -106,8 +108,8 @@ async def test_odd_objects_stop_neither_the_loop_nor_anybody_else(seed: int):
             cluster.create(DEPLOYMENTS, workload("web", replicas=3), "sound")
             cluster.create(JOBS, job("j"), "sound")
             await simulator.settled()
-            found = live(cluster, DEPLOYMENTS, "web", "sound")
-            assert found["status"]["readyReplicas"] == 3
+            deployment = live(cluster, DEPLOYMENTS, "web", "sound")
+            assert deployment["status"]["readyReplicas"] == 3
             assert live(cluster, JOBS, "j", "sound")["status"]["succeeded"] == 1
     unreadable = [line for line in logs if line["event"] == "simulated_change_unreadable"]
     assert unreadable == [], unreadable

@@ -92,9 +92,9 @@ async def test_a_new_node_comes_to_life_and_takes_pods(simulator: Simulator, clu
 async def test_without_a_kubelet_a_new_node_stays_as_it_was_made():
     cluster = Cluster("alpha", seed=1)
     async with simulate(cluster, controllers=CONTROL_PLANE) as (simulator,):
-        made = cluster.create(NODES, {"metadata": {"name": "fresh"}})
+        node = cluster.create(NODES, {"metadata": {"name": "fresh"}})
         await simulator.settled()
-    assert cluster.list(NODES) == [made]
+    assert cluster.list(NODES) == [node]
     assert cluster.list(LEASES) == []
 
 
@@ -174,14 +174,14 @@ async def test_pods_go_where_their_affinity_and_tolerations_let_them(
     expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["sim-node-1"]}
     required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
     rule = {"requiredDuringSchedulingIgnoredDuringExecution": required}
-    wanted: dict[str, Any] = {"affinity": {"nodeAffinity": rule}}
+    affinity: dict[str, Any] = {"affinity": {"nodeAffinity": rule}}
     for name, value in (("fits", "gpu"), ("intolerant", "cpu")):
         toleration = {"key": "dedicated", "value": value, "operator": "Equal"}
-        cluster.create(PODS, pod(name, tolerations=[toleration], **wanted))
+        cluster.create(PODS, pod(name, tolerations=[toleration], **affinity))
     cluster.create(PODS, pod("free"))
     await simulator.settled()
-    found = {p["metadata"]["name"]: p["spec"].get("nodeName") for p in cluster.list(PODS)}
-    assert found == {"fits": "sim-node-1", "intolerant": None, "free": "sim-node-2"}
+    nodes = {p["metadata"]["name"]: p["spec"].get("nodeName") for p in cluster.list(PODS)}
+    assert nodes == {"fits": "sim-node-1", "intolerant": None, "free": "sim-node-2"}
 
 
 async def test_leases_are_renewed_when_there_is_a_heartbeat_and_by_the_living_only(

@@ -243,8 +243,8 @@ async def test_a_pod_that_ends_where_it_must_not_is_started_again(
 
 async def test_a_share_of_a_deployment_fails_and_the_same_with_the_same_seed():
     def sick(cluster: Cluster) -> list[str]:
-        found = cluster.list(PODS, "default")
-        return [p["metadata"]["name"] for p in found if conditions(p)["Ready"][0] == "False"]
+        pods = cluster.list(PODS, "default")
+        return [p["metadata"]["name"] for p in pods if conditions(p)["Ready"][0] == "False"]
 
     runs: list[list[str]] = []
     for seed in (5, 5, 6):

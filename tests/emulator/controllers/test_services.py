@@ -89,8 +89,8 @@ async def test_its_slices_are_marked_and_owned(simulator: Simulator, cluster: Cl
     service(cluster)
     cluster.create(DEPLOYMENTS, workload("web", replicas=1))
     await simulator.settled()
-    (found,) = cluster.list(SLICES, "default")
-    meta = found["metadata"]
+    (endpoint_slice,) = cluster.list(SLICES, "default")
+    meta = endpoint_slice["metadata"]
     assert meta["name"].startswith("web-")
     assert meta["labels"] == {
         "team": "a",
@@ -99,7 +99,7 @@ async def test_its_slices_are_marked_and_owned(simulator: Simulator, cluster: Cl
     }
     (owner,) = meta["ownerReferences"]
     assert (owner["kind"], owner["controller"]) == ("Service", True)
-    assert (found["addressType"], found["ports"][0]["port"]) == ("IPv4", 8080)
+    assert (endpoint_slice["addressType"], endpoint_slice["ports"][0]["port"]) == ("IPv4", 8080)
     cluster.delete(SERVICES, "default", "web")
     await simulator.settled()
     assert names(cluster, SLICES) == names(cluster, ENDPOINTS) == []

@@ -69,12 +69,12 @@ async def deployed(simulator: Simulator, **spec: Any) -> dict[str, Any]:
 async def test_a_stateful_set_starts_one_pod_after_the_other(
     simulator: Simulator, cluster: Cluster
 ):
-    seen: list[list[tuple[str, bool]]] = []
-    stop = cluster.subscribe(lambda _: seen.append(readiness(cluster)))
+    states: list[list[tuple[str, bool]]] = []
+    stop = cluster.subscribe(lambda _: states.append(readiness(cluster)))
     status = await deployed(simulator)
     stop()
     assert readiness(cluster) == [("db-0", True), ("db-1", True), ("db-2", True)]
-    assert all(ready for state in seen for _, ready in state[:-1])
+    assert all(ready for state in states for _, ready in state[:-1])
     assert {n: status[n] for n in status if n.endswith("eplicas")} == {
         "replicas": 3,
         "readyReplicas": 3,
@@ -88,12 +88,12 @@ async def test_a_stateful_set_starts_one_pod_after_the_other(
 async def test_its_pods_know_who_they_are(simulator: Simulator, cluster: Cluster):
     status = await deployed(simulator, ordinals={"start": 5})
     assert names(cluster, PODS) == ["db-5", "db-6", "db-7"]
-    made = live(cluster, PODS, "db-6")
-    labels = made["metadata"]["labels"]
+    live_pod = live(cluster, PODS, "db-6")
+    labels = live_pod["metadata"]["labels"]
     assert labels["statefulset.kubernetes.io/pod-name"] == "db-6"
     assert labels["apps.kubernetes.io/pod-index"] == "6"
     assert labels["controller-revision-hash"] == status["updateRevision"]
-    assert (made["spec"]["hostname"], made["spec"]["subdomain"]) == ("db-6", "db")
+    assert (live_pod["spec"]["hostname"], live_pod["spec"]["subdomain"]) == ("db-6", "db")
 
 
 async def test_a_stateful_set_stops_at_a_pod_that_is_not_ready(
@@ -191,11 +191,11 @@ async def test_templates_are_kept_as_revisions_and_an_old_one_becomes_the_latest
         set_image(cluster, image)
         await simulator.settled()
     revisions = cluster.list(REVISIONS, "default")
-    kept = {
+    revision_of = {
         r["data"]["spec"]["template"]["spec"]["containers"][0]["image"]: r["revision"]
         for r in revisions
     }
-    assert kept == {"nginx:2": 4, "nginx:3": 3}
+    assert revision_of == {"nginx:2": 4, "nginx:3": 3}
     status = live(cluster, STATEFUL_SETS, "db")["status"]
     assert status["currentRevision"] in [r["metadata"]["name"] for r in revisions]
     cluster.delete(STATEFUL_SETS, "default", "db")

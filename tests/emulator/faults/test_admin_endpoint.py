@@ -148,8 +148,8 @@ async def test_a_rule_tells_its_hits_and_can_be_removed(rig: AdminRig):
     assert [(await rig.get())[0] for _ in range(3)] == [200, 503, 200]
     (spent,) = await rig.admin.faults("alpha")
     assert (spent.id, spent.hits, spent.active) == (rule.id, 1, False)
-    status, shown = await rig.ask("GET", f"/clusters/alpha/faults/{rule.id}")
-    assert (status, shown["action"], shown["status"]) == (200, "fail", 503)
+    status, shown_rule = await rig.ask("GET", f"/clusters/alpha/faults/{rule.id}")
+    assert (status, shown_rule["action"], shown_rule["status"]) == (200, "fail", 503)
     assert (await rig.admin.remove_fault("alpha", rule.id)).active is False
     assert await rig.admin.faults("alpha") == []
     for _ in range(2):
@@ -371,16 +371,16 @@ async def test_bad_input_is_a_clear_answer_in_json_and_changes_nothing(rig: Admi
     before = await rig.admin.cluster("alpha")
     for method, path, body, status, field in BAD_INPUT:
         answered, document = await rig.ask(method, path, body)
-        asked = (method, path, body)
-        assert (asked, answered, document.get("field")) == (asked, status, field)
+        question = (method, path, body)
+        assert (question, answered, document.get("field")) == (question, status, field)
         assert document["error"]
         assert "Traceback" not in document["error"]
     assert await rig.admin.cluster("alpha") == before
 
 
 async def test_pages_in_a_browser_may_ask_nothing(rig: AdminRig):
-    asked = {"Origin": "http://evil.example"}
-    assert (await rig.ask("POST", "/clusters/alpha/stop", **asked))[0] == 403
+    headers = {"Origin": "http://evil.example"}
+    assert (await rig.ask("POST", "/clusters/alpha/stop", **headers))[0] == 403
     rebound = {"Host": "evil.example:80"}
     assert (await rig.ask("GET", "/clusters", **rebound))[0] == 403
     local = {"Host": "localhost:80"}
@@ -413,14 +413,14 @@ async def test_open_watches_are_counted_with_what_they_sent(rig: AdminRig):
         await read_line(stream)
         await rig.admin.add_fault("alpha", StallWatch(), verb="watch")
         rig.add("b")
-        (found,) = await rig.admin.watches("alpha")
-    assert (found.resource, found.namespace, found.sent, found.behind) == (
+        (open_watch,) = await rig.admin.watches("alpha")
+    assert (open_watch.resource, open_watch.namespace, open_watch.sent, open_watch.behind) == (
         "configmaps",
         "default",
         1,
         1,
     )
-    assert "aiohttp" in found.user_agent
+    assert "aiohttp" in open_watch.user_agent
     await eventually(lambda: rig.cluster.open_watches == 0)
     assert await rig.admin.watches("alpha") == []
 

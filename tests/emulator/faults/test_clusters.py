@@ -117,19 +117,19 @@ async def test_the_rest_of_a_dripping_answer_does_not_get_through_a_partition(
         on_its_way = await read_for_a_while(answer.content)
         assert len(on_its_way) <= PIECE
         await faulty.servers.heal("alpha")
-        seen = begun + on_its_way
-        while b'"name":"a"' not in seen and (piece := await answer.content.readany()):
-            seen += piece
-    assert b'"name":"a"' in seen
+        received = begun + on_its_way
+        while b'"name":"a"' not in received and (piece := await answer.content.readany()):
+            received += piece
+    assert b'"name":"a"' in received
 
 
 async def read_for_a_while(stream: aiohttp.StreamReader) -> bytes:
-    found = b""
+    received = b""
     with suppress(TimeoutError):
         async with asyncio.timeout(SILENCE):
             while piece := await stream.readany():
-                found += piece
-    return found
+                received += piece
+    return received
 
 
 @pytest.mark.parametrize("verb", ["create", "list"])
@@ -272,8 +272,8 @@ def test_a_full_disk_ends_the_record_and_not_the_writes(tmp_path: Path):
     cluster = Cluster("alpha")
     first = cluster.truth.last
     path = tmp_path / "truth.jsonl"
-    seen: list[str] = []
-    cluster.subscribe(lambda change: seen.append(change.new["metadata"]["name"]))
+    names: list[str] = []
+    cluster.subscribe(lambda change: names.append(change.new["metadata"]["name"]))
     with cluster.truth.recording(path):
         cluster.create("v1/configmaps", config_map("a"), "default")
         written = path.read_bytes()
@@ -281,7 +281,7 @@ def test_a_full_disk_ends_the_record_and_not_the_writes(tmp_path: Path):
             cluster.create("v1/configmaps", config_map("b"), "default")
         cluster.create("v1/configmaps", config_map("c"), "default")
         assert f"truth.jsonl ends before number {first + 2}: " in cluster.truth.record_problem
-    assert seen == ["a", "b", "c"]
+    assert names == ["a", "b", "c"]
     assert numbers(cluster.truth.after(first)) == [first + 1, first + 2, first + 3]
     assert path.read_bytes() == written, "no part of a line, and nothing behind the gap"
     with cluster.truth.recording(path):

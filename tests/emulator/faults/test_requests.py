@@ -76,7 +76,9 @@ async def test_a_hang_comes_before_the_write_or_behind_it(faulty: FaultRig):
     for status in (0, 201):
         faulty.faults.add(Hang(after_commit=status != 0), verb="create", count=1)
         hanging = asyncio.ensure_future(faulty.post("a"))
-        await eventually(lambda s=status: s in [it.status for it in faulty.cluster.requests])
+        await eventually(
+            lambda s=status: s in [request.status for request in faulty.cluster.requests]
+        )
         await asyncio.wait([hanging], timeout=SILENCE)
         assert not hanging.done()
         assert faulty.has("a") == (status == 201)
@@ -106,14 +108,14 @@ async def read_into(received: bytearray, stream: aiohttp.StreamReader) -> None:
 async def test_an_answer_is_cut_behind_its_headers_or_in_the_midst(faulty: FaultRig, reset: bool):
     for number in range(20):
         faulty.add(f"a{number}")
-    seen = "reset by peer" if reset else "Not enough data"
+    message = "reset by peer" if reset else "Not enough data"
     for share in (0.0, 0.5):
         faulty.faults.add(CutAnswer(share=share, reset=reset), verb="list", count=1)
         async with faulty.session.get(faulty.url + CONFIGMAPS) as answer:
             assert answer.status == 200
             length = int(answer.headers["Content-Length"])
             received = bytearray()
-            with pytest.raises(aiohttp.ClientPayloadError, match=seen):
+            with pytest.raises(aiohttp.ClientPayloadError, match=message):
                 await read_into(received, answer.content)
         # aiohttp drops what it has not handed out when the reset comes.
         assert len(received) == int(length * share) or (reset and len(received) == 0)
@@ -206,11 +208,11 @@ async def test_a_group_that_is_down_is_503_and_stale_in_discovery(faulty: FaultR
     assert "apps" in [group["name"] for group in groups["groups"]]
     headers = {"Accept": AGGREGATED}
     async with faulty.session.get(f"{faulty.url}/apis", headers=headers) as answer:
-        found = {
+        versions_of = {
             item["metadata"]["name"]: item["versions"] for item in (await answer.json())["items"]
         }
-    assert found["apps"] == [{"version": "v1", "freshness": "Stale"}]
-    assert found["batch"][0]["freshness"] == "Current"
+    assert versions_of["apps"] == [{"version": "v1", "freshness": "Stale"}]
+    assert versions_of["batch"][0]["freshness"] == "Current"
     assert (await faulty.get("/api/v1/pods"))[0] == 200
 
 
@@ -261,18 +263,18 @@ def statuses(calls: Calls, *paths: str) -> list[int]:
 def test_a_rule_can_be_about_a_subresource_a_group_or_the_nth_request():
     calls = Calls(Cluster("alpha"))
     calls.post(CONFIGMAPS, config_map("a"))
-    one, status = f"{CONFIGMAPS}/a", "/apis/apps/v1/namespaces/default/deployments/a/status"
+    path, status = f"{CONFIGMAPS}/a", "/apis/apps/v1/namespaces/default/deployments/a/status"
     rule = calls.cluster.faults.add(Fail(500), subresource="status")
-    assert statuses(calls, one, status) == [200, 500]
+    assert statuses(calls, path, status) == [200, 500]
     rule.remove()
     rule = calls.cluster.faults.add(Fail(500), resource="deployments", subresource="status")
-    assert statuses(calls, one, status, status.removesuffix("/status")) == [200, 500, 404]
+    assert statuses(calls, path, status, status.removesuffix("/status")) == [200, 500, 404]
     rule.remove()
     rule = calls.cluster.faults.add(Fail(500), group="core", verb="read")
-    assert statuses(calls, one, CONFIGMAPS, status) == [500, 500, 404]
+    assert statuses(calls, path, CONFIGMAPS, status) == [500, 500, 404]
     rule.remove()
     calls.cluster.faults.add(Fail(500), nth=3)
-    assert statuses(calls, one, one, one, one) == [200, 200, 500, 200]
+    assert statuses(calls, path, path, path, path) == [200, 200, 500, 200]
 
 
 def test_a_probability_applies_to_some_of_many():
@@ -313,18 +315,18 @@ def test_requests_name_the_rules_that_applied_to_them():
 def test_rules_can_be_found_listed_and_removed_and_long_spent_ones_are_forgotten():
     calls = Calls(Cluster("alpha"))
     faults = calls.cluster.faults
-    kept = faults.add(Fail(500), verb="delete")
-    assert (faults.get(kept.id), faults.get(99)) == (kept, None)
+    rule = faults.add(Fail(500), verb="delete")
+    assert (faults.get(rule.id), faults.get(99)) == (rule, None)
     for _ in range(1_100):
         faults.add(Fail(500), count=1)
     assert calls.get(CONFIGMAPS).status == 500
     assert calls.get(CONFIGMAPS).status == 200
     faults.add(Fail(500), verb="patch")
     assert len(faults.list()) == 1_002
-    assert faults.list()[0] is kept
-    kept.remove()
-    kept.remove()
-    assert faults.get(kept.id) is None
+    assert faults.list()[0] is rule
+    rule.remove()
+    rule.remove()
+    assert faults.get(rule.id) is None
     faults.clear()
     assert (faults.list(), faults.active) == ([], False)
 

@@ -52,8 +52,8 @@ async def test_a_cut_watch_is_an_error_in_the_midst_of_a_line(faulty: FaultRig, 
         faulty.add("a")
         await read_line(stream)
         faulty.add("b")
-        seen = "reset by peer" if reset else "Not enough data"
-        with pytest.raises(aiohttp.ClientPayloadError, match=seen):
+        message = "reset by peer" if reset else "Not enough data"
+        with pytest.raises(aiohttp.ClientPayloadError, match=message):
             await read_into(received, stream)
     assert b"}}\n" not in received
     assert reset or received.startswith(b'{"type":"ADDED"')

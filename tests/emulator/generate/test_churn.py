@@ -33,13 +33,13 @@ def _of(commit: Commit) -> tuple[str, ...]:
 
 
 def test_the_same_seed_makes_the_same_writes():
-    one, other = Churn(_filled(), seed=5), Churn(_filled(), seed=5)
-    assert [_named(one.step()) for _ in range(120)] == [_named(other.step()) for _ in range(120)]
+    first, other = Churn(_filled(), seed=5), Churn(_filled(), seed=5)
+    assert [_named(first.step()) for _ in range(120)] == [_named(other.step()) for _ in range(120)]
 
 
 def test_another_seed_makes_others():
-    one, other = Churn(_filled(), seed=5), Churn(_filled(), seed=6)
-    assert [_named(one.step()) for _ in range(20)] != [_named(other.step()) for _ in range(20)]
+    first, other = Churn(_filled(), seed=5), Churn(_filled(), seed=6)
+    assert [_named(first.step()) for _ in range(20)] != [_named(other.step()) for _ in range(20)]
 
 
 def test_eight_of_ten_writes_are_updates_and_some_names_come_back_as_other_objects():
@@ -51,7 +51,7 @@ def test_eight_of_ten_writes_are_updates_and_some_names_come_back_as_other_objec
     uids: dict[tuple[str, str, str], set[str]] = defaultdict(set)
     for commit in cluster.history:
         uids[commit.resource, commit.namespace, commit.name].add(commit.uid)
-    assert sum(len(found) > 1 for found in uids.values()) >= 5
+    assert sum(len(uids_of_name) > 1 for uids_of_name in uids.values()) >= 5
 
 
 def test_few_objects_change_often():
@@ -95,8 +95,8 @@ def test_planned_writes_can_be_sent_by_any_client():
 def test_new_secrets_hold_the_canary():
     cluster = _filled()
     Churn(cluster, seed=1, mix=Mix(update=0, delete=0), only=("v1/secrets",), canary=CANARY).run(5)
-    made = list(cluster.history)[-5:]
-    for commit in made:
+    commits = list(cluster.history)[-5:]
+    for commit in commits:
         secret = cluster.get("v1/secrets", commit.namespace, commit.name)
         assert secret is not None
         assert base64.b64decode(secret["data"]["canary"]).decode() == CANARY

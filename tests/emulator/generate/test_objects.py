@@ -38,8 +38,8 @@ def many() -> list[tuple[str, JsonObject]]:
     return _made(3_000)
 
 
-def _ids(made: list[tuple[str, JsonObject]]) -> list[tuple[str, str, str]]:
-    return [(gvr, obj["metadata"]["name"], obj["metadata"]["uid"]) for gvr, obj in made]
+def _ids(objects: list[tuple[str, JsonObject]]) -> list[tuple[str, str, str]]:
+    return [(gvr, obj["metadata"]["name"], obj["metadata"]["uid"]) for gvr, obj in objects]
 
 
 def _size(obj: JsonObject) -> int:
@@ -66,10 +66,10 @@ def test_another_seed_or_another_cluster_makes_other_objects():
 
 @pytest.mark.parametrize("count", [1, 2, 7, 40, 123, 1_000])
 def test_there_are_exactly_as_many_objects_as_asked_for(count: int):
-    made = _made(count)
-    keys = {(gvr, o["metadata"].get("namespace"), o["metadata"]["name"]) for gvr, o in made}
-    assert len(made) == len(keys) == count
-    assert len({uid for _, _, uid in _ids(made)}) == count
+    objects = _made(count)
+    keys = {(gvr, o["metadata"].get("namespace"), o["metadata"]["name"]) for gvr, o in objects}
+    assert len(objects) == len(keys) == count
+    assert len({uid for _, _, uid in _ids(objects)}) == count
 
 
 def test_no_two_children_of_an_owner_get_the_same_suffix():
@@ -87,7 +87,7 @@ def test_no_objects_and_unknown_types_are_refused():
 
 @pytest.mark.parametrize("gvr", list(UNLIMITED))
 def test_any_number_of_one_type_can_be_had(gvr: str):
-    counts = Counter(found for found, _ in _made(25, only=[gvr]))
+    counts = Counter(resource for resource, _ in _made(25, only=[gvr]))
     assert counts.pop(gvr) == 25
     assert set(counts) - {"v1/namespaces"} == ({DEFINITIONS} if gvr == DATABASES else set())
 
@@ -130,17 +130,17 @@ def test_every_object_is_as_the_server_would_have_stored_it():
     cluster = Cluster("alpha")
     fill(cluster, objects=900, seed=2, hostile=True, now=NOW)
     calls = Calls(cluster)
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for gvr, obj in _made(900, seed=2, hostile=True, cluster="alpha"):
-        kept = cluster.get(gvr, obj["metadata"].get("namespace"), obj["metadata"]["name"])
-        assert kept is not None
+        stored = cluster.get(gvr, obj["metadata"].get("namespace"), obj["metadata"]["name"])
+        assert stored is not None
         if any(c in obj["metadata"]["name"] for c in "/%?#"):
-            outcome = cluster.update(gvr, kept)
+            outcome = cluster.update(gvr, stored)
         else:
-            outcome = calls.put(f"{_path(gvr, obj)}/{obj['metadata']['name']}", kept).document
-        assert outcome == kept, gvr
-        seen[gvr] += 1
-    assert len(seen) >= 20
+            outcome = calls.put(f"{_path(gvr, obj)}/{obj['metadata']['name']}", stored).document
+        assert outcome == stored, gvr
+        counts[gvr] += 1
+    assert len(counts) >= 20
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -182,37 +182,37 @@ def test_a_pod_is_ready_if_its_containers_run(many: list[tuple[str, JsonObject]]
 
 def test_every_secret_holds_the_canary_and_nothing_else_does():
     encoded = base64.b64encode(CANARY.encode())
-    made = _made(800, canary=CANARY)
-    holding = Counter(gvr for gvr, obj in made if encoded in orjson.dumps(obj))
-    assert holding == {"v1/secrets": sum(gvr == "v1/secrets" for gvr, _ in made)}
+    objects = _made(800, canary=CANARY)
+    holding = Counter(gvr for gvr, obj in objects if encoded in orjson.dumps(obj))
+    assert holding == {"v1/secrets": sum(gvr == "v1/secrets" for gvr, _ in objects)}
 
 
 def test_hostile_objects_are_accepted_by_the_server():
-    cluster, found = Cluster("alpha"), set[str]()
+    cluster, names = Cluster("alpha"), set[str]()
     plain = {uid for _, _, uid in _ids(_made(900))}
     for gvr, obj in _made(900, hostile=True):
         if gvr == "v1/namespaces":
             cluster.restore([(gvr, obj)])
         if obj["metadata"]["uid"] in plain or "example.com/text" not in str(obj["metadata"]):
             continue
-        made = cluster.create(gvr, {k: v for k, v in obj.items() if k != "status"})
-        found.add(made["metadata"]["name"])
-    assert any(":" in name for name in found)
-    assert any("*" in name or ">" in name for name in found)
-    assert max(map(len, found)) > 240
+        created = cluster.create(gvr, {k: v for k, v in obj.items() if k != "status"})
+        names.add(created["metadata"]["name"])
+    assert any(":" in name for name in names)
+    assert any("*" in name or ">" in name for name in names)
+    assert max(map(len, names)) > 240
 
 
 def test_the_books_are_those_that_the_server_keeps():
     cluster = Cluster("alpha")
-    wanted = ("v1/configmaps", "apps/v1/deployments", "platform.example.com/v1/databases")
+    resources = ("v1/configmaps", "apps/v1/deployments", "platform.example.com/v1/databases")
     for gvr, obj in _made(400):
         if gvr in ("v1/namespaces", DEFINITIONS):
             cluster.restore([(gvr, obj)])
         entries = obj["metadata"].pop("managedFields", [])
-        if gvr in wanted and entries:
+        if gvr in resources and entries:
             [creator] = [entry for entry in entries if "subresource" not in entry]
-            kept = cluster.create(gvr, obj, manager=creator["manager"])
-            assert kept["metadata"]["managedFields"][0]["fieldsV1"] == creator["fieldsV1"]
+            created = cluster.create(gvr, obj, manager=creator["manager"])
+            assert created["metadata"]["managedFields"][0]["fieldsV1"] == creator["fieldsV1"]
 
 
 def test_the_books_of_containers_that_are_gone_are_not_those_of_others():
@@ -236,5 +236,5 @@ def test_a_seed_may_be_negative_and_is_another():
     for seed in (-7, 7, -7):
         fill(cluster, objects=60, seed=seed)
     namespaces = cluster.list("v1/namespaces")
-    seeds = {it["metadata"].get("labels", {}).get(SEED_LABEL) for it in namespaces}
+    seeds = {namespace["metadata"].get("labels", {}).get(SEED_LABEL) for namespace in namespaces}
     assert seeds == {None, "minus-7", "7"}

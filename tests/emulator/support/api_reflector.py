@@ -135,11 +135,11 @@ class Reflector:
         assert document["metadata"]["continue"] not in ("", self._continue)
 
     def _check_rest(self, meta: JsonObject) -> None:
-        whole = self._truth.at(self.watched.scope, self._rv)
+        objects_then = self._truth.at(self.watched.scope, self._rv)
         if "remainingItemCount" in meta:
-            assert meta["remainingItemCount"] == len(whole) - len(self._pages)
+            assert meta["remainingItemCount"] == len(objects_then) - len(self._pages)
         if self._continue:
-            assert self._pages == dict(sorted(whole.items())[: len(self._pages)])
+            assert self._pages == dict(sorted(objects_then.items())[: len(self._pages)])
 
     # events -------------------------------------------------------------------------------------
 
@@ -173,8 +173,8 @@ class Reflector:
     def _take_change(self, kind: str, obj: JsonObject) -> None:
         key, rv = key_of(obj), rv_of(obj)
         assert rv > self._rv, "events come in the order of their revisions, each once"
-        known = key in self.cache
-        assert known is (kind != "ADDED"), f"{kind} of {key}, which is known: {known}"
+        is_cached = key in self.cache
+        assert is_cached is (kind != "ADDED"), f"{kind} of {key}, which is known: {is_cached}"
         self._rv = rv
         body = self._typed(obj)
         if kind == "DELETED":
@@ -202,5 +202,5 @@ class Reflector:
         return without_type(obj)
 
     def _compare(self, after: str) -> None:
-        wanted = self._truth.at(self.watched.scope, self._rv)
-        assert self.cache == wanted, f"after {after} at {self._rv} of {self.watched.path}"
+        expected = self._truth.at(self.watched.scope, self._rv)
+        assert self.cache == expected, f"after {after} at {self._rv} of {self.watched.path}"

@@ -80,21 +80,21 @@ class Writers:
         kind, namespace = random.choice(KINDS), random.choice(NAMESPACES)
         collection = kind.collection(namespace)
         path = f"{collection}/{random.choice(NAMES)}"
-        known = [seen for seen in self.seen if seen.startswith(collection)]
-        if random.random() < 0.25 or not known:
-            made = self._create(kind, path)
+        paths = [path_seen for path_seen in self.seen if path_seen.startswith(collection)]
+        if random.random() < 0.25 or not paths:
+            request = self._create(kind, path)
         else:
             if random.random() < 0.95:
-                path = random.choice(known)
-            made = random.choices(self._changes, self._weights)[0](kind, path)
-        query = {"fieldManager": random.choice(MANAGERS), **made.query}
+                path = random.choice(paths)
+            request = random.choices(self._changes, self._weights)[0](kind, path)
+        query = {"fieldManager": random.choice(MANAGERS), **request.query}
         if random.random() < 0.06:
             query["dryRun"] = "All"
-        body = made.body
-        if "dryRun" in query and made.method == "DELETE" and body:
+        body = request.body
+        if "dryRun" in query and request.method == "DELETE" and body:
             # The options in the query count only where there is no body.
             body = orjson.dumps({**orjson.loads(body), "dryRun": ["All"]})
-        return Sent(made.method, made.path, query, body, made.content)
+        return Sent(request.method, request.path, query, body, request.content)
 
     def note(self, sent: Sent, document: JsonObject) -> None:
         """Remember an object that answered a request and is stored."""
@@ -122,8 +122,8 @@ class Writers:
         return {"spec": {"size": random.randrange(1, 4), "items": items}}
 
     def _create(self, kind: Kind, path: str) -> Sent:
-        held = {"finalizers": [HOLD]} if self._random.random() < 0.3 else {}
-        body = self._object(kind, path, **held)
+        metadata = {"finalizers": [HOLD]} if self._random.random() < 0.3 else {}
+        body = self._object(kind, path, **metadata)
         if self._random.random() < 0.1:
             del body["metadata"]["name"]
             body["metadata"]["generateName"] = "g-"
@@ -176,8 +176,8 @@ class Writers:
         if old is None or self._random.random() < 0.7:
             return Sent("DELETE", path)
         names = self._random.choice((["uid"], ["resourceVersion"], ["uid", "resourceVersion"]))
-        wanted = {name: old["metadata"][name] for name in names}
-        return Sent("DELETE", path, body=orjson.dumps({"preconditions": wanted}))
+        preconditions = {name: old["metadata"][name] for name in names}
+        return Sent("DELETE", path, body=orjson.dumps({"preconditions": preconditions}))
 
     def _let_go(self, _kind: Kind, path: str) -> Sent:
         body = orjson.dumps({"metadata": {"finalizers": None}})

@@ -44,69 +44,69 @@ def paths_in(tree: JsonObject, path: Path = ()) -> Iterator[Path]:
 def owned(obj: JsonObject) -> dict[tuple[str, str, str], set[Path]]:
     """The fields of each manager, by manager, operation and subresource."""
     entries: list[JsonObject] = obj["metadata"].get("managedFields") or []
-    found = {
+    paths_of = {
         (e["manager"], e["operation"], e.get("subresource", "")): set(paths_in(e["fieldsV1"]))
         for e in entries
     }
-    assert len(found) == len(entries), "two entries of one manager"
-    return found
+    assert len(paths_of) == len(entries), "two entries of one manager"
+    return paths_of
 
 
 def at(obj: Any, path: Path) -> Any:
     """The value at a path; ABSENT if there is none."""
     value = obj
     for element in path:
-        kind, _, rest = element.partition(":")
+        kind, _, key = element.partition(":")
         if kind == "f":
             fields: JsonObject = cast("JsonObject", value) if isinstance(value, dict) else {}
-            value = fields.get(rest, ABSENT)
+            value = fields.get(key, ABSENT)
         else:
-            value = _item(cast("list[Any]", value), kind, rest)
+            value = _item(cast("list[Any]", value), kind, key)
         if value is ABSENT:
             return {} if path[-1] in TEXT_MAPS else ABSENT
     return value
 
 
-def _item(items: Any, kind: str, rest: str) -> Any:
+def _item(items: Any, kind: str, key: str) -> Any:
     if not isinstance(items, list):
         return ABSENT
-    wanted = orjson.loads(rest)
+    fields = orjson.loads(key)
     for item in cast("list[Any]", items):
-        if kind == "v" and item == wanted:
+        if kind == "v" and item == fields:
             return item
-        if kind == "k" and all({**DEFAULTS, **item}.get(k) == v for k, v in wanted.items()):
+        if kind == "k" and all({**DEFAULTS, **item}.get(k) == v for k, v in fields.items()):
             return item
     return ABSENT
 
 
 def leaves(config: JsonObject) -> dict[Path, Any]:
     """The leaves of a configuration with their values; of keyed items also the items themselves."""
-    found: dict[Path, Any] = {}
+    values: dict[Path, Any] = {}
     for name, value in config.items():
         if name in ("spec", "status"):
-            _collect(value, (f"f:{name}",), name, found)
+            _collect(value, (f"f:{name}",), name, values)
     for name in OWNABLE_METADATA:
         if config["metadata"].get(name):
-            _collect(config["metadata"][name], ("f:metadata", f"f:{name}"), name, found)
-    return found
+            _collect(config["metadata"][name], ("f:metadata", f"f:{name}"), name, values)
+    return values
 
 
-def _collect(value: Any, path: Path, name: str, found: dict[Path, Any]) -> None:
+def _collect(value: Any, path: Path, name: str, values: dict[Path, Any]) -> None:
     below: list[tuple[str, Any, str]] = []
     if isinstance(value, dict) and name not in ATOMIC_MAPS:
         fields = cast("JsonObject", value)
-        below = [(f"f:{inner}", part, inner) for inner, part in fields.items()]
+        below = [(f"f:{inner}", field_value, inner) for inner, field_value in fields.items()]
     elif isinstance(value, list):
         below = _items(cast("list[Any]", value), name)
     if not below:
-        found[path] = value
+        values[path] = value
         return
     # That an item of a keyed list, or of a map whose fields nobody declared, is there is all that
     # counts; a field that is declared is owned by what is below it alone.
     if path[-1].startswith("k:") or FREE in path[:-1]:
-        found[path] = ABSENT
+        values[path] = ABSENT
     for element, part, inner in below:
-        _collect(part, (*path, element), inner, found)
+        _collect(part, (*path, element), inner, values)
 
 
 def _items(items: list[Any], name: str) -> list[tuple[str, Any, str]]:

@@ -32,9 +32,9 @@ def library(name: str) -> Any:
     return import_module(f"kubernetes_asyncio.{name}")
 
 
-def story(found: Story) -> Story:
-    STORIES[found.__name__] = found
-    return found
+def story(function: Story) -> Story:
+    STORIES[function.__name__] = function
+    return function
 
 
 def settings(name: str) -> dict[str, Any]:
@@ -97,15 +97,15 @@ async def defined(api: Any, kind: str) -> str:
     client, watch = library("client"), library("watch")
 
     definitions = client.ApiextensionsV1Api(api)
-    made = await definitions.create_custom_resource_definition(definition(kind))
-    selector = f"metadata.name={made.metadata.name}"
+    definition_object = await definitions.create_custom_resource_definition(definition(kind))
+    selector = f"metadata.name={definition_object.metadata.name}"
     listing = definitions.list_custom_resource_definition
     async with watch.Watch().stream(listing, field_selector=selector) as events:
         async for event in events:
             conditions: list[Any] = event["object"].status.conditions or []
             if any(c.type == "Established" and c.status == "True" for c in conditions):
                 break
-    return made.spec.names.plural
+    return definition_object.spec.names.plural
 
 
 @story
@@ -114,8 +114,8 @@ async def the_typed_core_client_creates_patches_replaces_and_deletes(api: Any) -
 
     core = client.CoreV1Api(api)
     body = client.V1ConfigMap(metadata=client.V1ObjectMeta(name="core"), data={"a": "1"})
-    made = await core.create_namespaced_config_map(NAMESPACE, body)
-    assert made.metadata.uid
+    config_map = await core.create_namespaced_config_map(NAMESPACE, body)
+    assert config_map.metadata.uid
     merged = await core.patch_namespaced_config_map("core", NAMESPACE, {"data": {"b": "2"}})
     assert merged.data == {"a": "1", "b": "2"}
     operations = [{"op": "remove", "path": "/data/a"}]
@@ -125,7 +125,7 @@ async def the_typed_core_client_creates_patches_replaces_and_deletes(api: Any) -
     replaced = await core.replace_namespaced_config_map("core", NAMESPACE, patched)
     assert replaced.data == {"c": "3"}
     assert (
-        await refused(core.replace_namespaced_config_map("core", NAMESPACE, made))
+        await refused(core.replace_namespaced_config_map("core", NAMESPACE, config_map))
     ).status == 409
     gone = await core.delete_namespaced_config_map("core", NAMESPACE)
     assert gone.status == "Success"
@@ -196,10 +196,10 @@ async def jobs_complete_and_rights_are_stored(api: Any) -> None:
             if event["object"].status.succeeded:
                 break
     cron = {"schedule": "@hourly", "suspend": True, "jobTemplate": {"spec": job["spec"]}}
-    made = await batch.create_namespaced_cron_job(
+    cron_job = await batch.create_namespaced_cron_job(
         NAMESPACE, {"metadata": {"name": "tick"}, "spec": cron}
     )
-    assert made.spec.schedule == "@hourly"
+    assert cron_job.spec.schedule == "@hourly"
     rule = client.V1PolicyRule(verbs=["get"], api_groups=[""], resources=["pods"])
     meta = client.V1ObjectMeta(name="reader")
     await rbac.create_namespaced_role(NAMESPACE, client.V1Role(metadata=meta, rules=[rule]))
@@ -235,8 +235,8 @@ async def custom_objects_are_created_patched_scaled_and_deleted(api: Any) -> Non
     objects = client.CustomObjectsApi(api)
     head = {"apiVersion": "stories.example.com/v1", "kind": "Gadget", "metadata": {"name": "g"}}
     body = {**head, "spec": {"size": 1, "replicas": 1}}
-    made = await objects.create_namespaced_custom_object(*place, body)
-    assert made["metadata"]["generation"] == 1
+    created = await objects.create_namespaced_custom_object(*place, body)
+    assert created["metadata"]["generation"] == 1
     # Without the content type a dict would go out as a JSON patch, which it is not.
     merge = {"_content_type": "application/merge-patch+json"}
     change = {"spec": {"size": 2}}
@@ -279,8 +279,8 @@ async def the_dynamic_client_discovers_and_does_it_all(api: Any) -> None:
     patched.data.a = "3"
     replaced = await maps.replace(body=patched.to_dict(), namespace=NAMESPACE)
     assert replaced.data.a == "3"
-    found = await maps.get(namespace=NAMESPACE, field_selector="metadata.name=dynamic")
-    assert [item.metadata.name for item in found.items] == ["dynamic"]
+    listed = await maps.get(namespace=NAMESPACE, field_selector="metadata.name=dynamic")
+    assert [item.metadata.name for item in listed.items] == ["dynamic"]
     await maps.delete(name="dynamic", namespace=NAMESPACE)
     apps = await dynamic.resources.get(api_version="apps/v1", kind="Deployment")
     await apps.create(body=web("dynamic", replicas=1), namespace=NAMESPACE)
@@ -301,8 +301,8 @@ async def the_dynamic_client_applies_on_the_server_side(api: Any) -> None:
     maps = await dynamic.resources.get(api_version="v1", kind="ConfigMap")
     body = settings("applied")
     options = {"namespace": NAMESPACE, "field_manager": "one"}
-    made = await maps.server_side_apply(body=body, **options)
-    assert made.metadata.managedFields[0].operation == "Apply"
+    applied = await maps.server_side_apply(body=body, **options)
+    assert applied.metadata.managedFields[0].operation == "Apply"
     other = {**body, "data": {"a": "2"}}
     options = {"namespace": NAMESPACE, "field_manager": "two"}
     # The dynamic client hands out a Status where the typed one raises.
@@ -323,21 +323,21 @@ async def watches_tell_of_every_change_in_typed_and_dynamic_form(api: Any) -> No
     await core.patch_namespaced_config_map("watched", NAMESPACE, {"data": {"a": "2"}})
     await core.delete_namespaced_config_map("watched", NAMESPACE)
     options = {"resource_version": version, "field_selector": selector}
-    found: list[tuple[str, str]] = []
+    changes: list[tuple[str, str]] = []
     async with watch.Watch().stream(listing, NAMESPACE, **options) as events:
         async for event in events:
-            found.append((event["type"], event["object"].data["a"]))
+            changes.append((event["type"], event["object"].data["a"]))
             if event["type"] == "DELETED":
                 break
-    assert found == [("ADDED", "1"), ("MODIFIED", "2"), ("DELETED", "2")]
+    assert changes == [("ADDED", "1"), ("MODIFIED", "2"), ("DELETED", "2")]
     dynamic = await library("dynamic").DynamicClient(api)
     maps = await dynamic.resources.get(api_version="v1", kind="ConfigMap")
-    seen: list[str] = []
+    types: list[str] = []
     async for event in maps.watch(namespace=NAMESPACE, timeout=1, **options):
-        seen.append(event["type"])
+        types.append(event["type"])
         if event["type"] == "DELETED":
             break
-    assert seen == ["ADDED", "MODIFIED", "DELETED"]
+    assert types == ["ADDED", "MODIFIED", "DELETED"]
 
 
 @story
@@ -363,8 +363,8 @@ async def pages_bookmarks_and_ends_of_watches_are_understood(api: Any) -> None:
         await core.create_namespaced_config_map("kube-public", settings(f"page-{number}"))
     first = await core.list_namespaced_config_map("kube-public", limit=2)
     token = first.metadata._continue
-    rest = await core.list_namespaced_config_map("kube-public", limit=2, _continue=token)
-    assert len(first.items + rest.items) >= 3
+    following = await core.list_namespaced_config_map("kube-public", limit=2, _continue=token)
+    assert len(first.items + following.items) >= 3
     options = {"allow_watch_bookmarks": True, "timeout_seconds": 1}
     listing = core.list_namespaced_config_map
     async with watch.Watch().stream(listing, "kube-public", **options) as events:

@@ -28,17 +28,17 @@ class Described:
 
 def descriptors(binary: Path) -> dict[str, dict[int, Described]]:
     """The fields of every message of k8s.io by number; the entries of maps are messages too."""
-    found: dict[str, dict[int, Described]] = {}
+    types: dict[str, dict[int, Described]] = {}
     data = binary.read_bytes()
     for start in re.finditer(rb"\x1f\x8b\x08", data):
         unpacker = zlib.decompressobj(31)
         try:
             raw = unpacker.decompress(data[start.start() : start.start() + LONGEST_FILE])
             if unpacker.eof and b"k8s.io" in raw:
-                found |= _messages_of_file(raw)
+                types |= _messages_of_file(raw)
         except (zlib.error, WireError, UnicodeDecodeError):
             continue  # three bytes that look like the beginning of a gzip stream
-    return found
+    return types
 
 
 def _all(data: bytes, number: int) -> list[bytes]:
@@ -55,13 +55,13 @@ def _number(data: bytes, number: int) -> int:
 
 def _messages_of_file(data: bytes) -> dict[str, dict[int, Described]]:
     package = _text(data, FILE_PACKAGE)
-    found: dict[str, dict[int, Described]] = {}
+    messages: dict[str, dict[int, Described]] = {}
     for message in _all(data, FILE_MESSAGE):
         name = f"{package}.{_text(message, MESSAGE_NAME)}"
-        found[name] = _fields(message)
+        messages[name] = _fields(message)
         for nested in _all(message, MESSAGE_NESTED):
-            found[f"{name}.{_text(nested, MESSAGE_NAME)}"] = _fields(nested)
-    return found
+            messages[f"{name}.{_text(nested, MESSAGE_NAME)}"] = _fields(nested)
+    return messages
 
 
 def _fields(message: bytes) -> dict[int, Described]:

@@ -66,7 +66,7 @@ class Kubectl:
     """Runs one kubectl with one kubeconfig; a few at once, not more than there are cores."""
 
     def __init__(self, binary: Path, version: str, folder: Path, cluster: Cluster) -> None:
-        self.version = tuple(int(part) for part in version.split("."))
+        self.version = tuple(int(number) for number in version.split("."))
         self.cluster = cluster
         self.folder = folder
         self._binary = binary
@@ -89,15 +89,15 @@ class Kubectl:
 
     async def __call__(self, *arguments: str, stdin: str = "") -> Said:
         """Run a command that must succeed."""
-        said = await self.try_(*arguments, stdin=stdin)
-        assert said.status == 0, f"kubectl {said.command}: {said.err or said.out}"
-        return said
+        ended = await self.try_(*arguments, stdin=stdin)
+        assert ended.status == 0, f"kubectl {ended.command}: {ended.err or ended.out}"
+        return ended
 
     async def refused(self, *arguments: str, stdin: str = "") -> str:
         """Run a command that must fail; returns why it did."""
-        said = await self.try_(*arguments, stdin=stdin)
-        assert said.status != 0, f"kubectl {said.command}: {said.out}"
-        return said.err
+        ended = await self.try_(*arguments, stdin=stdin)
+        assert ended.status != 0, f"kubectl {ended.command}: {ended.out}"
+        return ended.err
 
     async def all(self, *commands: Sequence[str]) -> list[Said]:
         """Run commands that do not depend on each other; all must succeed."""

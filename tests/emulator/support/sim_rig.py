@@ -89,5 +89,5 @@ def replicas(cluster: Cluster, name: str) -> dict[str, int]:
 
 def reasons(cluster: Cluster, name: str, namespace: str = "default") -> list[str]:
     """The reasons of an object's Events, sorted."""
-    shown = (e for e in cluster.list(EVENTS, namespace) if e["involvedObject"]["name"] == name)
-    return sorted(event["reason"] for event in shown)
+    events = (e for e in cluster.list(EVENTS, namespace) if e["involvedObject"]["name"] == name)
+    return sorted(event["reason"] for event in events)

@@ -30,16 +30,16 @@ STORED = 1_795_852_844_123_456_789
 
 def lines(clusters: int = 3, objects: int = 20, changes: int = 3) -> list[Line]:
     """Changes of pods of some clusters, in a random order."""
-    found, sequence = list[Line](), 0
+    chunk_lines, sequence = list[Line](), 0
     for change in range(changes):
         for number in range(clusters * objects):
             source = Source(cluster=f"eu{number % clusters}")
             event = source.modified(f"pod-{number // clusters}", change + 1)
             sequence += 1
             text = to_archive_line(event, sequence, from_nanoseconds(STORED))
-            found.append(Line(key_of(event), sequence, text))
-    random.Random(7).shuffle(found)
-    return found
+            chunk_lines.append(Line(key_of(event), sequence, text))
+    random.Random(7).shuffle(chunk_lines)
+    return chunk_lines
 
 
 def index_of(chunk: bytes) -> Index:
@@ -90,10 +90,10 @@ def test_line_breaks_of_an_object_become_spaces() -> None:
 
 
 def test_python_and_zcat_read_the_lines_of_a_chunk_and_nothing_else() -> None:
-    made = lines()
-    chunk = write_chunk(made)
+    chunk_lines = lines()
+    chunk = write_chunk(chunk_lines)
     plain = gzip.decompress(chunk)
-    assert sorted(plain.splitlines()) == sorted(line.text for line in made)
+    assert sorted(plain.splitlines()) == sorted(line.text for line in chunk_lines)
     for program in (["zcat"], ["gzip", "-t"], ["node", "-e", _NODE]):
         if shutil.which(program[0]):
             ran = subprocess.run(program, input=chunk, capture_output=True, check=True)
@@ -114,16 +114,16 @@ def test_members_are_bounded_and_sorted_by_object_and_then_by_sequence() -> None
     chunk = write_chunk(lines(objects=300, changes=5))
     index = index_of(chunk)
     assert len(index.members) > 3
-    seen = list[tuple[Key, int]]()
-    for one in index.members:
-        texts = read_member(chunk[one.offset : one.offset + one.length])
+    keys_read = list[tuple[Key, int]]()
+    for member in index.members:
+        texts = read_member(chunk[member.offset : member.offset + member.length])
         assert sum(map(len, texts)) < MEMBER_BYTES + 1000
-        assert one.events == len(texts)
+        assert member.events == len(texts)
         keys = [(key_of(read_line(text)), read_place(text)[0]) for text in texts]
-        assert (keys[0][0], keys[-1][0]) == (one.first, one.last)
-        seen += keys
-    assert seen == sorted(seen)
-    assert len(seen) == index.events == 300 * 3 * 5
+        assert (keys[0][0], keys[-1][0]) == (member.first, member.last)
+        keys_read += keys
+    assert keys_read == sorted(keys_read)
+    assert len(keys_read) == index.events == 300 * 3 * 5
 
 
 @pytest.mark.parametrize(
@@ -140,10 +140,10 @@ def test_members_are_bounded_and_sorted_by_object_and_then_by_sequence() -> None
 )
 def test_the_index_never_leaves_out_a_member_that_holds_a_wanted_event(where: EventFilter) -> None:
     chunk = write_chunk(lines(objects=300, changes=5))
-    for one in index_of(chunk).members:
-        texts = read_member(chunk[one.offset : one.offset + one.length])
+    for member in index_of(chunk).members:
+        texts = read_member(chunk[member.offset : member.offset + member.length])
         if any(where.matches(key_of(read_line(text))) for text in texts):
-            assert where.may_match(one.first, one.last)
+            assert where.may_match(member.first, member.last)
 
 
 def test_one_object_is_in_one_or_two_members_of_many() -> None:
@@ -151,8 +151,8 @@ def test_one_object_is_in_one_or_two_members_of_many() -> None:
         group="core", resource="pods", cluster="eu1", namespace="prod", name="pod-7"
     )
     members = index_of(write_chunk(lines(objects=1000, changes=5))).members
-    wanted = [one for one in members if where.may_match(one.first, one.last)]
-    assert 1 <= len(wanted) <= 2
+    matching = [member for member in members if where.may_match(member.first, member.last)]
+    assert 1 <= len(matching) <= 2
     assert len(members) > 20
 
 
@@ -165,10 +165,10 @@ def test_a_chunk_that_is_cut_anywhere_or_has_a_wrong_byte_in_its_end_is_noticed(
         wrong = bytearray(chunk)
         wrong[at] ^= 0x55
         try:
-            found = index_of(bytes(wrong))
+            damaged_index = index_of(bytes(wrong))
         except ChunkDamaged:
             continue
-        assert found == index_of(chunk), "a byte of a header that says nothing"
+        assert damaged_index == index_of(chunk), "a byte of a header that says nothing"
 
 
 def test_a_member_with_a_wrong_byte_or_without_its_end_is_noticed() -> None:

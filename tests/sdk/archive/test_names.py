@@ -23,12 +23,12 @@ def test_a_name_reads_back_with_its_span_widened_to_milliseconds() -> None:
         "v1/20261128T070000500000000Z/2026-11-29/20261128T235800001Z-20261129T000300002Z-"
         "00000000000000001000-00000000000000002000.jsonl.gz"
     )
-    found = read_name(NAME.path)
-    assert found is not None
-    assert (found.stream, found.first, found.last) == (NAME.stream, 1000, 2000)
-    assert found.start <= NAME.start
-    assert found.end >= NAME.end
-    assert found.path == NAME.path
+    name = read_name(NAME.path)
+    assert name is not None
+    assert (name.stream, name.first, name.last) == (NAME.stream, 1000, 2000)
+    assert name.start <= NAME.start
+    assert name.end >= NAME.end
+    assert name.path == NAME.path
 
 
 def test_other_files_are_no_chunks() -> None:

@@ -34,7 +34,7 @@ async def read(
     """The sequences of the events, and the holes."""
     holes = list[Hole]()
     events = archive.events(where or EventFilter(), on_hole=holes.append, **span)
-    return [one.sequence async for one in events], holes
+    return [event.sequence async for event in events], holes
 
 
 async def test_events_come_in_the_order_of_the_stream_with_their_sequence_and_time(
@@ -42,11 +42,11 @@ async def test_events_come_in_the_order_of_the_stream_with_their_sequence_and_ti
 ) -> None:
     await files.chunk(11, 20)
     await files.chunk(1, 10)
-    found = [one async for one in files.archive.events()]
-    assert [one.sequence for one in found] == list(range(1, 21))
-    assert [one.event for one in found] == [pod(number) for number in range(1, 21)]
-    assert found[0].stored_at == at(1 / 60)
-    assert {one.stream for one in found} == {STREAM}
+    events = [event async for event in files.archive.events()]
+    assert [event.sequence for event in events] == list(range(1, 21))
+    assert [event.event for event in events] == [pod(number) for number in range(1, 21)]
+    assert events[0].stored_at == at(1 / 60)
+    assert {event.stream for event in events} == {STREAM}
 
 
 async def test_the_tenth_generation_of_a_stream_comes_after_the_ninth(files: ArchiveFiles) -> None:
@@ -78,7 +78,7 @@ async def test_filters_by_cluster_group_resource_namespace_name_and_time(
             deployments.added('a"b', 6, namespace="prod"),
         ],
     )
-    for where, wanted in {
+    for where, numbers in {
         EventFilter(cluster="us1"): [2, 4, 5, 6],
         EventFilter(group="core"): [1, 2, 3],
         EventFilter(resource="deployments"): [4, 5, 6],
@@ -88,7 +88,7 @@ async def test_filters_by_cluster_group_resource_namespace_name_and_time(
         EventFilter("us1", "apps", "deployments", "shop", "web"): [4],
         EventFilter(cluster="eu"): [],
     }.items():
-        assert await read(files.archive, where) == (wanted, [])
+        assert await read(files.archive, where) == (numbers, [])
     sequences, _ = await read(files.archive, start=at(2 / 60), end=at(4 / 60))
     assert sequences == [2, 3]
 
@@ -96,9 +96,9 @@ async def test_filters_by_cluster_group_resource_namespace_name_and_time(
 async def test_an_archive_without_holes_is_covered_by_one_span(files: ArchiveFiles) -> None:
     for first in (1, 101, 201):
         await files.chunk(first, first + 99)
-    found = await files.archive.coverage(at(1), at(4))
-    assert found.is_complete
-    (span,) = found.spans
+    coverage = await files.archive.coverage(at(1), at(4))
+    assert coverage.is_complete
+    (span,) = coverage.spans
     assert (span.first, span.last, span.chunks, span.stream) == (1, 300, 3, STREAM)
 
 
@@ -142,8 +142,8 @@ async def test_another_stream_is_a_hole_with_both_names_and_what_its_beginning_l
     assert replaced == Hole(at(1), begin, Reason.REPLACED, STREAM, 61, None, OTHER)
     assert missing.reason is Reason.MISSING
     assert (missing.stream, missing.first, missing.last) == (OTHER, 1, 4)
-    found = [(one.stream, one.sequence) async for one in files.archive.events()]
-    assert found == [(STREAM, n) for n in range(1, 61)] + [(OTHER, n) for n in range(5, 61)]
+    places = [(event.stream, event.sequence) async for event in files.archive.events()]
+    assert places == [(STREAM, n) for n in range(1, 61)] + [(OTHER, n) for n in range(5, 61)]
 
 
 async def test_chunks_of_weeks_are_found_without_a_look_at_the_other_days(
@@ -244,8 +244,8 @@ async def test_an_index_that_leads_out_of_its_chunk_is_damage(
 ) -> None:
     await files.chunk(1, 60)
 
-    def moved(offset: int, *rest: Any) -> Member:
-        return Member(offset + shift, *rest)
+    def moved(offset: int, *fields: Any) -> Member:
+        return Member(offset + shift, *fields)
 
     with monkeypatch.context() as hostile:
         hostile.setattr("fleetbus.archive.chunk.Member", moved)
@@ -288,10 +288,10 @@ async def test_a_chunk_that_is_deleted_while_it_is_read_is_a_hole(files: Archive
     for first in range(1, 301, 10):
         await files.chunk(first, first + 9)
     holes, sequences = list[Hole](), list[int]()
-    async for one in files.archive.events(on_hole=holes.append):
+    async for event in files.archive.events(on_hole=holes.append):
         if not sequences:
             shutil.rmtree(files.folder / "v1" / STREAM)
-        sequences.append(one.sequence)
+        sequences.append(event.sequence)
     assert sequences[0] == 1
     assert len(holes) > 20
     assert all("is gone" in hole.detail for hole in holes)
@@ -311,7 +311,7 @@ async def test_a_folder_that_cannot_be_read_is_an_error_and_no_hole(files: Archi
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("/var/archive", "an archive is file:///folder or s3://bucket/prefix"),
         ("file://host/folder", "an archive is file:///folder"),
@@ -320,8 +320,8 @@ async def test_a_folder_that_cannot_be_read_is_an_error_and_no_hole(files: Archi
         ("file:///nowhere/at/all", "/nowhere/at/all"),
     ],
 )
-def test_a_wrong_address_is_refused_with_what_is_allowed(url: str, said: str) -> None:
+def test_a_wrong_address_is_refused_with_what_is_allowed(url: str, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         open_archive(Access(url))
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert "secret" not in str(refused.value)

@@ -29,9 +29,9 @@ LATE = timedelta(seconds=30)
 
 @pytest.fixture
 async def bus(nats_url: str) -> AsyncGenerator[Bus]:
-    async with connected(nats_url, name="test") as made:
-        await ensure_stream(made)
-        yield made
+    async with connected(nats_url, name="test") as client:
+        await ensure_stream(client)
+        yield client
 
 
 @pytest.fixture
@@ -61,12 +61,12 @@ async def stored_headers(bus: Bus) -> list[dict[str, str]]:
     """Those of all messages on the stream, in their order."""
     info = await stream_info(bus)
     assert info is not None
-    found: list[dict[str, str]] = []
+    stored: list[dict[str, str]] = []
     for seq in range(1, info["state"]["last_seq"] + 1):
         request = f'{{"seq":{seq}}}'.encode()
         message = await bus.request(f"$JS.API.DIRECT.GET.{STREAM}", request)
-        found.append(message.headers or {})
-    return found
+        stored.append(message.headers or {})
+    return stored
 
 
 async def count(bus: Bus) -> int:
@@ -294,10 +294,10 @@ async def test_w14_batches_and_messages_share_the_bounds_of_the_window_and_its_t
 async def test_a_publisher_that_stops_waiting_lets_the_next_one_go(bus: Bus):
     acks: list[Ack] = []
     async with open_window(bus, messages=10) as window:
-        own = bus.nc.new_inbox()  # nobody answers there
-        await bus.nc.subscribe(own)
+        inbox = bus.nc.new_inbox()  # nobody answers there
+        await bus.nc.subscribe(inbox)
         for _ in range(9):
-            await window.publish(own, b"x", {"Nats-Msg-Id": "0"}, acks.append)
+            await window.publish(inbox, b"x", {"Nats-Msg-Id": "0"}, acks.append)
         large = asyncio.create_task(window.publish_batch(outgoing(range(1, 6), acks)))
         await asyncio.sleep(0)
         small = asyncio.create_task(window.publish(*outgoing([6], acks)[0]))

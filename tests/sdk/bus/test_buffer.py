@@ -42,9 +42,9 @@ def sender() -> Sender:
     return Sender()
 
 
-def event_of(one: Buffered) -> Event:
-    assert isinstance(one.delivery.message, Event)
-    return one.delivery.message
+def event_of(buffered: Buffered) -> Event:
+    assert isinstance(buffered.delivery.message, Event)
+    return buffered.delivery.message
 
 
 def reported(batch: Sequence[Buffered]) -> list[tuple[str, str, str]]:
@@ -53,7 +53,7 @@ def reported(batch: Sequence[Buffered]) -> list[tuple[str, str, str]]:
 
 def add(fair: FairBuffer, *messages: Buffered) -> list[Buffered]:
     """Add messages; return those that are superseded."""
-    return [loser for one in messages if (loser := fair.add(one)) is not None]
+    return [loser for message in messages if (loser := fair.add(message)) is not None]
 
 
 # --- fairness ---------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def test_q9_a_burst_beside_others_rests_longer_than_its_batch_took(
 
     def handle(seconds: float) -> None:
         batch = fair.take()
-        assert {event_of(one).cluster for one in batch} == {"flood"}
+        assert {event_of(buffered).cluster for buffered in batch} == {"flood"}
         now[0] += seconds
         fair.done(batch)
 
@@ -203,7 +203,7 @@ def test_p9_what_is_being_handled_is_superseded_by_nothing(sender: Sender):
     add(fair, sender.change("calm", "p", 1))
     batch = fair.take()
     assert add(fair, sender.change("calm", "p", 2)) == []
-    assert {one.reply for one in fair.unhandled()} == {"ack.1", "ack.2"}
+    assert {buffered.reply for buffered in fair.unhandled()} == {"ack.1", "ack.2"}
     fair.done(batch)
     assert reported(fair.take()) == [("calm", "p", "2")]
 
@@ -271,14 +271,14 @@ class Driven:
         self.superseded: list[Buffered] = []
         self.handled: list[Buffered] = []
 
-    def add(self, one: Buffered) -> None:
-        self.came.append(one)
-        self.superseded += add(self.fair, one)
+    def add(self, buffered: Buffered) -> None:
+        self.came.append(buffered)
+        self.superseded += add(self.fair, buffered)
 
     def take(self) -> None:
-        busy = {event_of(one).cluster for batch in self.taken for one in batch}
+        busy = {event_of(buffered).cluster for batch in self.taken for buffered in batch}
         if batch := self.fair.take():
-            assert busy.isdisjoint(event_of(one).cluster for one in batch)
+            assert busy.isdisjoint(event_of(buffered).cluster for buffered in batch)
             self.taken.append(batch)
 
     def finish(self, at: int) -> None:
@@ -289,8 +289,10 @@ class Driven:
 
     def check(self) -> None:
         """The buffer holds what was added and is neither handled nor superseded."""
-        gone = {one.reply for one in [*self.handled, *self.superseded]}
-        assert {one.reply for one in self.fair.unhandled()} == {o.reply for o in self.came} - gone
+        gone = {buffered.reply for buffered in [*self.handled, *self.superseded]}
+        assert {buffered.reply for buffered in self.fair.unhandled()} == {
+            o.reply for o in self.came
+        } - gone
         assert self.fair.capacity == self.empty - len(self.came) + len(gone)
 
 
@@ -311,19 +313,19 @@ def test_nothing_is_lost_and_deletions_stay_in_order(steps: list[Any]):
         driven.take()
         driven.check()
     for loser in driven.superseded:
-        assert any(stands_for(one, loser) for one in driven.handled)
-    gone = [one for one in driven.handled if event_of(one).verb is Verb.DELETED]
-    for place in {(event_of(one).cluster, event_of(one).name) for one in gone}:
+        assert any(stands_for(newer, loser) for newer in driven.handled)
+    gone = [buffered for buffered in driven.handled if event_of(buffered).verb is Verb.DELETED]
+    for place in {(event_of(buffered).cluster, event_of(buffered).name) for buffered in gone}:
         of_one = [
-            one.delivery.sequence
-            for one in gone
-            if (event_of(one).cluster, event_of(one).name) == place
+            buffered.delivery.sequence
+            for buffered in gone
+            if (event_of(buffered).cluster, event_of(buffered).name) == place
         ]
         assert of_one == sorted(of_one)
 
 
-def stands_for(one: Buffered, loser: Buffered) -> bool:
-    newer, older = event_of(one), event_of(loser)
+def stands_for(buffered: Buffered, loser: Buffered) -> bool:
+    newer, older = event_of(buffered), event_of(loser)
     return (
         (newer.cluster, newer.name, newer.uid) == (older.cluster, older.name, older.uid)
         and version_key(newer.resource_version) > version_key(older.resource_version)

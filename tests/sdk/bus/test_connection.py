@@ -37,8 +37,8 @@ from support.servers.restricted_nats import restricted_server
 
 @pytest.fixture
 async def bus(nats_url: str) -> AsyncGenerator[Bus]:
-    async with connected(nats_url, name="test") as made:
-        yield made
+    async with connected(nats_url, name="test") as client:
+        yield client
 
 
 @pytest.fixture
@@ -250,15 +250,17 @@ async def test_b14_a_cancellation_during_the_closing_is_not_lost(nats_url: str):
 
 async def test_b14_a_server_that_leaves_in_the_middle_of_a_reconnect_leaves_no_task():
     """nats-py forgets the pinger and the flusher of a connection that broke while it was made."""
-    made: list[int] = []
+    attempts: list[int] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        made.append(len(made))
+        attempts.append(len(attempts))
         await greet(reader, writer)
         writer.write(b"PONG\r\n")
-        if made[-1] == 0:  # the first lives until it is subscribed to, those after it break at once
+        if (
+            attempts[-1] == 0
+        ):  # the first lives until it is subscribed to, those after it break at once
             await reader.readuntil(b"SUB ")
-        if made[-1] < 5:
+        if attempts[-1] < 5:
             abort(writer)
         await answer_pings(reader, writer)
 
@@ -267,23 +269,23 @@ async def test_b14_a_server_that_leaves_in_the_middle_of_a_reconnect_leaves_no_t
         connected(f"nats://127.0.0.1:{port_of(server)}", name="test") as bus,
     ):
         await bus.nc.subscribe("x")
-        await eventually(lambda: len(made) > 5 and bus.is_connected)
+        await eventually(lambda: len(attempts) > 5 and bus.is_connected)
         assert sorted(tasks_of(bus.nc)) == ["_flusher", "_ping_interval", "_read_loop"]
 
 
 async def test_b14_a_reconnect_that_is_refused_leaves_no_socket():
     """nats-py forgets the socket of an attempt whose handshake failed; a leak fails the test."""
-    made: list[int] = []
+    attempts: list[int] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        made.append(len(made))
+        attempts.append(len(attempts))
         await greet(reader, writer)
-        if made[-1] in range(1, 4):
+        if attempts[-1] in range(1, 4):
             writer.write(b"-ERR 'Server Is Full'\r\n")
             await reader.read()  # until the client closes the connection
         else:
             writer.write(b"PONG\r\n")
-            if made[-1] == 0:
+            if attempts[-1] == 0:
                 abort(writer)
         await answer_pings(reader, writer)
 
@@ -291,7 +293,7 @@ async def test_b14_a_reconnect_that_is_refused_leaves_no_socket():
         await asyncio.start_server(serve, "127.0.0.1", 0) as server,
         connected(f"nats://127.0.0.1:{port_of(server)}", name="test") as bus,
     ):
-        await eventually(lambda: len(made) > 4 and bus.is_connected)
+        await eventually(lambda: len(attempts) > 4 and bus.is_connected)
     gc.collect()
 
 

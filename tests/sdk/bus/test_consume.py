@@ -50,8 +50,8 @@ async def a_bus(url: str) -> AsyncGenerator[Bus]:
 
 @pytest.fixture
 async def bus(nats_url: str) -> AsyncGenerator[Bus]:
-    async with a_bus(nats_url) as made:
-        yield made
+    async with a_bus(nats_url) as client:
+        yield client
 
 
 async def publish(bus: Bus, *numbers: int) -> None:
@@ -86,11 +86,15 @@ class Handled:
 
     @property
     def deliveries(self) -> list[Delivery]:
-        return [one for batch in self.batches for one in batch]
+        return [delivery for batch in self.batches for delivery in batch]
 
     @property
     def names(self) -> list[str]:
-        return [one.message.name for one in self.deliveries if isinstance(one.message, Event)]
+        return [
+            delivery.message.name
+            for delivery in self.deliveries
+            if isinstance(delivery.message, Event)
+        ]
 
 
 @asynccontextmanager
@@ -149,7 +153,7 @@ async def test_p9_messages_come_in_batches_in_stream_order_and_are_acked_when_ha
         await eventually(lambda: is_acked(bus))
     assert handled.names == names(*range(250))
     assert max(map(len, handled.batches)) == 100
-    assert [one.sequence for one in handled.deliveries] == list(range(1, 251))
+    assert [delivery.sequence for delivery in handled.deliveries] == list(range(1, 251))
 
 
 async def test_p9_a_handler_that_fails_keeps_the_batch_and_nothing_is_acked(bus: Bus) -> None:
@@ -185,10 +189,10 @@ async def test_b18_an_unreadable_message_is_handed_over_terminated_and_passed_by
         await eventually(lambda: len(handled.deliveries) == 5)
         await eventually(lambda: is_acked(bus))
     assert handled.names == names(0, 1)
-    aside = [one for one in handled.deliveries if one.message is None]
-    assert [one.sequence for one in aside] == [2, 3, 4]
-    assert {one.subject for one in aside} == {subject}
-    assert all(one.problem for one in aside)
+    aside = [delivery for delivery in handled.deliveries if delivery.message is None]
+    assert [delivery.sequence for delivery in aside] == [2, 3, 4]
+    assert {delivery.subject for delivery in aside} == {subject}
+    assert all(delivery.problem for delivery in aside)
     assert "99" in aside[1].problem
 
 
@@ -261,10 +265,12 @@ async def test_b7_a_crash_between_enqueue_and_ack_costs_one_more_run_at_most(
     runs = 0
 
     async def enqueue(deliveries: Sequence[Delivery]) -> None:
-        events = [one.message for one in deliveries if isinstance(one.message, Event)]
+        events = [
+            delivery.message for delivery in deliveries if isinstance(delivery.message, Event)
+        ]
         await queue.add([Add(Request("copier", e.cluster, e.namespace, e.name)) for e in events])
-        for held in hold:
-            await held.wait()
+        for gate in hold:
+            await gate.wait()
 
     async def work() -> int:
         leases = await queue.take(10)
@@ -317,12 +323,12 @@ async def test_b15_an_expired_pull_is_asked_again_and_only_its_own_rest_is_forgo
 
 
 async def test_p9_two_processes_share_one_durable_and_each_message_is_handled(bus: Bus) -> None:
-    one, other = Handled(), Handled()
-    async with consuming(bus, one), consuming(bus, other):
+    first, other = Handled(), Handled()
+    async with consuming(bus, first), consuming(bus, other):
         await publish(bus, *range(30))
-        await eventually(lambda: len(one.names) + len(other.names) == 30)
+        await eventually(lambda: len(first.names) + len(other.names) == 30)
         await eventually(lambda: is_acked(bus))
-    assert sorted(one.names + other.names) == sorted(names(*range(30)))
+    assert sorted(first.names + other.names) == sorted(names(*range(30)))
 
 
 # --- fairly over the clusters -----------------------------------------------------------------
@@ -333,7 +339,7 @@ async def test_q9_a_cluster_whose_messages_cannot_be_handled_holds_up_no_other(b
     is_broken = True
 
     async def handle(deliveries: Sequence[Delivery]) -> None:
-        clusters = {one.message.cluster for one in deliveries if one.message}
+        clusters = {delivery.message.cluster for delivery in deliveries if delivery.message}
         if is_broken and "eu1" in clusters:
             raise ConnectionError("eu1 is trouble")
         await handled(deliveries)
@@ -363,7 +369,9 @@ async def test_q9_of_an_object_that_changes_faster_than_it_is_handled_the_last_s
         await eventually(lambda: is_at_most_pending(bus, 100))
         handled.hold.set()
         await eventually(lambda: is_acked(bus))
-    events = [one.message for one in handled.deliveries if isinstance(one.message, Event)]
+    events = [
+        delivery.message for delivery in handled.deliveries if isinstance(delivery.message, Event)
+    ]
     versions = [event.resource_version for event in events]
     assert versions == ["1", "299"]
 
@@ -373,14 +381,14 @@ async def is_at_most_pending(bus: Bus, number: int) -> bool:
 
 
 async def test_b7_a_stop_gives_back_what_is_handled_and_what_waits(bus: Bus) -> None:
-    held, again = Handled(), Handled()
-    held.hold = asyncio.Event()
-    async with consuming(bus, held, FairBuffer()):
+    stopped, again = Handled(), Handled()
+    stopped.hold = asyncio.Event()
+    async with consuming(bus, stopped, FairBuffer()):
         await publish(bus, 0)
-        await eventually(lambda: held.tries == 1)
+        await eventually(lambda: stopped.tries == 1)
         await publish(bus, 1)
         await send(bus, Source(cluster="us1").added("u0", 1))
-        await eventually(lambda: held.tries == 2)
+        await eventually(lambda: stopped.tries == 2)
     async with consuming(bus, again, FairBuffer()):
         await eventually(lambda: sorted(again.names) == ["o0", "o1", "u0"], timedelta(seconds=5))
         await eventually(lambda: is_acked(bus))
@@ -403,7 +411,7 @@ async def test_a_batch_that_hangs_is_not_vouched_for_by_the_others(bus: Bus) -> 
     hangs, hang = asyncio.Event(), asyncio.Event()
 
     async def handle(deliveries: Sequence[Delivery]) -> None:
-        if any(one.message and one.message.cluster == "eu1" for one in deliveries):
+        if any(delivery.message and delivery.message.cluster == "eu1" for delivery in deliveries):
             hangs.set()
             await hang.wait()
         await handled(deliveries)

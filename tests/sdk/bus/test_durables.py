@@ -57,19 +57,19 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def bus(nats_url: str) -> AsyncGenerator[Bus]:
-    async with connected(nats_url, name="test") as made:
-        await ensure_stream(made)
-        await ensure_bucket(made)
-        await ensure_consumer(made, PROJECTOR, list(STREAM_SUBJECTS))
-        yield made
+    async with connected(nats_url, name="test") as client:
+        await ensure_stream(client)
+        await ensure_bucket(client)
+        await ensure_consumer(client, PROJECTOR, list(STREAM_SUBJECTS))
+        yield client
 
 
 async def served(bus: Bus) -> Registration:
     kv = KeyValue(bus)
     await apply_registration(bus, kv, NAME)
-    found = await read_registration(kv, NAME)
-    assert found is not None
-    return found
+    registration = await read_registration(kv, NAME)
+    assert registration is not None
+    return registration
 
 
 async def filters_of(bus: Bus, durable: str) -> list[str] | None:
@@ -94,12 +94,12 @@ async def test_b12_a_registration_gets_a_durable_filtered_by_its_resources(bus: 
     kv = KeyValue(bus)
     await register(kv, NAME, PODS)
     assert await registered_controllers(bus) == [NAME]
-    found = await served(bus)
-    assert found.durable == "copier-a"
+    registration = await served(bus)
+    assert registration.durable == "copier-a"
     assert await filters_of(bus, "copier-a") == PODS
     # Registered again as after a restart: nothing changes.
-    assert await register(kv, NAME, PODS) == found
-    assert await served(bus) == found
+    assert await register(kv, NAME, PODS) == registration
+    assert await served(bus) == registration
 
 
 async def test_b12_a_changed_watch_set_gets_the_other_durable_and_the_old_one_stays_until_synced(
@@ -109,10 +109,10 @@ async def test_b12_a_changed_watch_set_gets_the_other_durable_and_the_old_one_st
     await register(kv, NAME, PODS)
     await served(bus)
     await register(kv, NAME, BOTH)
-    found = await served(bus)
-    assert (found.durable, found.previous) == ("copier-b", "copier-a")
+    registration = await served(bus)
+    assert (registration.durable, registration.previous) == ("copier-b", "copier-a")
     assert await filters_of(bus, "copier-b") == BOTH
-    assert await served(bus) == found
+    assert await served(bus) == registration
     assert await filters_of(bus, "copier-a") == PODS
     await report_synced(kv, NAME, "copier-a")  # a process of the older release: means nothing
     await served(bus)
@@ -130,8 +130,8 @@ async def test_b12_two_changes_before_the_first_is_served_spare_the_durable_in_u
     await served(bus)
     await register(kv, NAME, BOTH)
     await register(kv, NAME, [EVENTS_ALL])
-    found = await served(bus)
-    assert (found.durable, found.previous) == ("copier-b", "copier-a")
+    registration = await served(bus)
+    assert (registration.durable, registration.previous) == ("copier-b", "copier-a")
     assert await filters_of(bus, "copier-a") == PODS
 
 
@@ -146,8 +146,8 @@ async def test_b12_after_the_loss_of_the_registration_the_durable_is_found_not_m
     before = await consumer_info(bus, "copier-b")
     await kv.delete(kv_controller(NAME))
     await register(kv, NAME, BOTH)
-    found = await served(bus)
-    assert (found.durable, found.previous) == ("copier-b", "copier-a")
+    registration = await served(bus)
+    assert (registration.durable, registration.previous) == ("copier-b", "copier-a")
     after = await consumer_info(bus, "copier-b")
     assert before is not None
     assert after is not None
@@ -296,14 +296,14 @@ async def test_b12_a_process_binds_only_a_durable_of_its_own_watch_set(bus: Bus)
 
 async def test_b12_a_registration_that_vanished_is_written_again(bus: Bus) -> None:
     async with serving(bus):
-        ours = binding(bus, PODS)
-        durable = await within(ours.bind())
+        bound = binding(bus, PODS)
+        durable = await within(bound.bind())
         await KeyValue(bus).delete(kv_controller(NAME))
-        losing = asyncio.create_task(ours.lost(durable))
+        losing = asyncio.create_task(bound.lost(durable))
 
         async def is_back() -> bool:
-            found = await read_registration(KeyValue(bus), NAME)
-            return found is not None and found.durable == durable
+            registration = await read_registration(KeyValue(bus), NAME)
+            return registration is not None and registration.durable == durable
 
         await eventually(is_back)
         losing.cancel()
@@ -315,8 +315,8 @@ async def test_b12_another_release_keeps_the_stream_as_long_as_it_pulls(bus: Bus
         return
 
     async with serving(bus):
-        ours = binding(bus, PODS)
-        durable = await within(ours.bind())
+        bound = binding(bus, PODS)
+        durable = await within(bound.bind())
         other = await within(binding(bus, BOTH).bind())
         pulling = asyncio.create_task(
             Consumer(bus.nc, stream=STREAM, durable=other, handle=take).run()
@@ -327,11 +327,11 @@ async def test_b12_another_release_keeps_the_stream_as_long_as_it_pulls(bus: Bus
             return info is not None and info["num_waiting"] > 0
 
         await eventually(is_pulled)
-        losing = asyncio.create_task(ours.lost(durable))
+        losing = asyncio.create_task(bound.lost(durable))
         await asyncio.sleep(0.4)
-        found = await read_registration(KeyValue(bus), NAME)
-        assert found is not None
-        assert found.filters == BOTH
+        registration = await read_registration(KeyValue(bus), NAME)
+        assert registration is not None
+        assert registration.filters == BOTH
         pulling.cancel()
         await asyncio.gather(pulling, return_exceptions=True)
 

@@ -164,10 +164,10 @@ async def test_b6_without_a_quorum_a_write_fails_and_later_ones_find_what_was_st
         async def is_written() -> bool:
             """By compare-and-set after a read, whether the first attempt was stored or not."""
             try:
-                found = await kv.get("eu1.x")
-                assert found is not None
-                assert found.value in (b"1", b"2")
-                return await kv.update("eu1.x", b"3", found.revision) is not None
+                entry = await kv.get("eu1.x")
+                assert entry is not None
+                assert entry.value in (b"1", b"2")
+                return await kv.update("eu1.x", b"3", entry.revision) is not None
             except BusError:
                 return False
 

@@ -47,9 +47,9 @@ class Login:
     def write(self, files: dict[str, str]) -> None:
         self.folder.mkdir(exist_ok=True)
         for name, content in files.items():
-            part = self.folder / f"{name}.part"
-            part.write_text(content)
-            part.replace(self.folder / name)  # another inode, as the kubelet's
+            partial = self.folder / f"{name}.part"
+            partial.write_text(content)
+            partial.replace(self.folder / name)  # another inode, as the kubelet's
 
     @property
     def access(self) -> NatsAccess:
@@ -183,11 +183,14 @@ SPOILED: list[tuple[str, str, dict[str, str | None], str]] = [
 
 
 @pytest.mark.parametrize(
-    ("kind", "spoiled", "said"),
-    [pytest.param(kind, spoiled, said, id=f"{kind}-{how}") for kind, how, spoiled, said in SPOILED],
+    ("kind", "spoiled", "message"),
+    [
+        pytest.param(kind, spoiled, message, id=f"{kind}-{how}")
+        for kind, how, spoiled, message in SPOILED
+    ],
 )
 async def test_b13_who_is_refused_says_which_file_is_not_ready_and_recovers(
-    tmp_path: Path, kind: str, spoiled: dict[str, str | None], said: str
+    tmp_path: Path, kind: str, spoiled: dict[str, str | None], message: str
 ):
     good, _ = KINDS[kind](tmp_path)
     _, other = certificates(tmp_path / "others")
@@ -203,7 +206,7 @@ async def test_b13_who_is_refused_says_which_file_is_not_ready_and_recovers(
                 (login.folder / name).unlink()
             health = Health()
             task = asyncio.create_task(_connect_once(spoiled_access, health))
-            expected = said.format(login.folder / first)
+            expected = message.format(login.folder / first)
             await eventually(lambda: expected in _unready(health))
             assert CANARY not in _unready(health) + str(logs)
             with pytest.raises(BusError) as caught:  # a command waits for nobody
@@ -257,7 +260,7 @@ async def test_s2_tls_is_used_where_the_server_leaves_the_choice(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"creds_file": "a", "nkey_file": "b"}, "NATS_CREDS_FILE and FLEETBUS_NATS_NKEY_FILE"),
         ({"username": "a"}, "FLEETBUS_NATS_USERNAME needs FLEETBUS_NATS_PASSWORD_FILE"),
@@ -270,8 +273,8 @@ async def test_s2_tls_is_used_where_the_server_leaves_the_choice(tmp_path: Path)
         ),
     ],
 )
-def test_contradicting_settings_are_named(values: dict[str, str], said: str):
-    with pytest.raises(ConfigError, match=said) as caught:
+def test_contradicting_settings_are_named(values: dict[str, str], message: str):
+    with pytest.raises(ConfigError, match=message) as caught:
         nats_access({"url": "nats://h", **values})
     assert CANARY not in str(caught.value)
 

@@ -48,22 +48,22 @@ class LaggingBucket:
 
     async def _read(self, message: Msg) -> None:
         self.reads += 1
-        shown = self.revision if self.reads > self.lag else self.revision - 1
-        head = {"Nats-Sequence": str(shown)} if shown else {"Status": "404"}
-        await self._client.publish(message.reply, str(shown).encode(), headers=head)
+        number = self.revision if self.reads > self.lag else self.revision - 1
+        head = {"Nats-Sequence": str(number)} if number else {"Status": "404"}
+        await self._client.publish(message.reply, str(number).encode(), headers=head)
 
 
 @pytest.fixture
 async def bus(nats_url: str) -> AsyncGenerator[Bus]:
-    async with connected(nats_url, name="test") as made:
-        yield made
+    async with connected(nats_url, name="test") as client:
+        yield client
 
 
 @pytest.fixture
 async def bucket(nats: Client) -> LaggingBucket:
-    made = LaggingBucket(nats)
-    await made.start()
-    return made
+    lagging = LaggingBucket(nats)
+    await lagging.start()
+    return lagging
 
 
 class Clock:
@@ -77,9 +77,9 @@ class Clock:
 
 
 def key_value(bus: Bus, clock: Clock) -> KeyValue:
-    made = KeyValue(bus, BUCKET)
-    made.seen = RecentRevisions(clock=clock)
-    return made
+    recent = KeyValue(bus, BUCKET)
+    recent.seen = RecentRevisions(clock=clock)
+    return recent
 
 
 async def read(kv: KeyValue) -> int:
@@ -127,14 +127,14 @@ async def test_b19_a_bucket_that_began_again_is_believed_after_two_seconds(
 
 def test_a_key_that_is_missing_among_all_may_have_been_deleted():
     now = 0.0
-    seen = RecentRevisions(clock=lambda: now)
-    seen.note("pool.a", 5)
-    seen.note("pool.b", 6, may_be_deleted=True)
-    seen.note("other.c", 9)
-    assert not seen.is_any_outdated("pool", {"pool.a": 5})
-    assert seen.is_any_outdated("pool", {"pool.b": 6})  # a is missing
-    assert seen.is_any_outdated("pool", {"pool.a": 5, "pool.b": 4})
-    assert seen.is_outdated("pool.a", 4)
+    revisions = RecentRevisions(clock=lambda: now)
+    revisions.note("pool.a", 5)
+    revisions.note("pool.b", 6, may_be_deleted=True)
+    revisions.note("other.c", 9)
+    assert not revisions.is_any_outdated("pool", {"pool.a": 5})
+    assert revisions.is_any_outdated("pool", {"pool.b": 6})  # a is missing
+    assert revisions.is_any_outdated("pool", {"pool.a": 5, "pool.b": 4})
+    assert revisions.is_outdated("pool.a", 4)
     now = 3.0
-    assert not seen.is_any_outdated("pool", {})
-    assert not seen.is_outdated("pool.a", 0)
+    assert not revisions.is_any_outdated("pool", {})
+    assert not revisions.is_outdated("pool.a", 0)

@@ -34,11 +34,11 @@ async def bus(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[
     monkeypatch.setattr(
         "fleetbus.bus.consume._AGAIN_AFTER", (timedelta(seconds=0.2), timedelta(seconds=0.4))
     )
-    async with connected(nats_url, name="test") as made:
-        await ensure_stream(made)
-        await ensure_bucket(made)
-        await ensure_consumer(made, DURABLE, [EVENTS_ALL])
-        yield made
+    async with connected(nats_url, name="test") as client:
+        await ensure_stream(client)
+        await ensure_bucket(client)
+        await ensure_consumer(client, DURABLE, [EVENTS_ALL])
+        yield client
 
 
 async def publish(bus: Bus, count: int) -> None:
@@ -49,7 +49,7 @@ async def publish(bus: Bus, count: int) -> None:
 
 
 def names_of(deliveries: Sequence[Delivery]) -> list[str]:
-    return [one.message.name for one in deliveries if isinstance(one.message, Event)]
+    return [delivery.message.name for delivery in deliveries if isinstance(delivery.message, Event)]
 
 
 async def is_through(bus: Bus) -> bool:
@@ -77,7 +77,9 @@ async def test_what_a_part_of_the_store_could_not_take_comes_again_and_the_rest_
 
     async def handle(deliveries: Sequence[Delivery]) -> None:
         failed = {d.sequence for d in deliveries if is_away and names_of([d]) == ["o1"]}
-        handled.extend(names_of([one for one in deliveries if one.sequence not in failed]))
+        handled.extend(
+            names_of([delivery for delivery in deliveries if delivery.sequence not in failed])
+        )
         if failed:
             tries.append(time.monotonic())
             raise PartlyHandled(failed, ConnectionError("a server is away"))

@@ -22,8 +22,8 @@ BEGIN = datetime.now(UTC) - timedelta(hours=1)
 @pytest.fixture
 async def bus(nats: Client, nats_url: str) -> AsyncGenerator[Bus]:
     await nats.jetstream().add_stream(name="S", subjects=["s.>"], allow_direct=True)
-    async with connected(nats_url, name="test") as made:
-        yield made
+    async with connected(nats_url, name="test") as client:
+        yield client
 
 
 async def fill(bus: Bus, *subjects: str, size: int = 3) -> None:
@@ -35,17 +35,17 @@ async def fill(bus: Bus, *subjects: str, size: int = 3) -> None:
 
 
 async def last(bus: Bus, subject: str, most: int, *, end: int = 100_000) -> tuple[list[int], bool]:
-    found, has_more = await read_last(bus, "S", subject, start=BEGIN, end=end, most=most)
-    return [int(one.body) for one in found], has_more
+    messages, has_more = await read_last(bus, "S", subject, start=BEGIN, end=end, most=most)
+    return [int(message.body) for message in messages], has_more
 
 
 async def test_all_messages_come_in_pages(bus: Bus):
     await fill(bus, *(["s.a", "s.b"] * 1100))
     pages = [page async for page in read_messages(bus, "S", "s.a", start=BEGIN)]
     assert [len(page) for page in pages] == [1000, 100]
-    assert [int(one.body) for one in pages[1]] == list(range(2000, 2200, 2))
+    assert [int(message.body) for message in pages[1]] == list(range(2000, 2200, 2))
     few = [page async for page in read_messages(bus, "S", "s.>", start=2198, most=2)]
-    assert [one.sequence for page in few for one in page] == [2198, 2199]
+    assert [message.sequence for page in few for message in page] == [2198, 2199]
     none = [page async for page in read_messages(bus, "S", "s.c", start=1)]
     assert none == []
 
@@ -84,13 +84,16 @@ async def test_the_last_message_of_each_subject_also_before_a_time(bus: Bus):
     await fill(bus, "s.a", "s.c")
     subjects = ["s.a", "s.b", "s.c", "s.d"]
     now = await last_messages(bus, "S", subjects)
-    assert sorted((one.subject, one.sequence) for one in now) == [
+    assert sorted((message.subject, message.sequence) for message in now) == [
         ("s.a", 4),
         ("s.b", 2),
         ("s.c", 5),
     ]
     then = await last_messages(bus, "S", subjects, until=between)
-    assert sorted((one.subject, one.sequence) for one in then) == [("s.a", 3), ("s.b", 2)]
+    assert sorted((message.subject, message.sequence) for message in then) == [
+        ("s.a", 3),
+        ("s.b", 2),
+    ]
 
 
 async def test_more_subjects_than_a_server_answers_at_once(bus: Bus):
@@ -117,6 +120,6 @@ async def test_the_last_messages_come_in_parts_where_they_are_large(
     await eventually(lambda: datetime.now(UTC) > until)
     await fill(bus, *subjects[:6], size=10)
     old = await last_messages(bus, "S", subjects, until=until)
-    assert sorted(one.sequence for one in old) == list(range(1, 13))
+    assert sorted(message.sequence for message in old) == list(range(1, 13))
     new = await last_messages(bus, "S", ["s.*"])
-    assert sorted(one.sequence for one in new) == list(range(7, 19))
+    assert sorted(message.sequence for message in new) == list(range(7, 19))

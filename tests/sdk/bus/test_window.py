@@ -25,8 +25,8 @@ SUBJECT = "fleetbus.events.eu1.core.pods.default.a.added"
 
 @pytest.fixture
 async def bus(nats_url: str) -> AsyncGenerator[Bus]:
-    async with connected(nats_url, name="test") as made:
-        yield made
+    async with connected(nats_url, name="test") as client:
+        yield client
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ async def test_a_repeat_inside_the_window_is_stored_once(bus: Bus):
 
 async def test_b10_headers_arrive_as_they_were_given(bus: Bus):
     await ensure_stream(bus)
-    given = {"Nats-Msg-Id": "1", "ce-id": "1", "ce-subject": "a%20b", "traceparent": "00-a-b-01"}
+    headers = {"Nats-Msg-Id": "1", "ce-id": "1", "ce-subject": "a%20b", "traceparent": "00-a-b-01"}
     received: list[dict[str, str] | None] = []
 
     async def on_message(message: Msg) -> None:
@@ -70,12 +70,12 @@ async def test_b10_headers_arrive_as_they_were_given(bus: Bus):
 
     await bus.nc.subscribe(SUBJECT, cb=on_message)
     async with open_window(bus) as window:
-        await window.send(SUBJECT, b"x", given)
+        await window.send(SUBJECT, b"x", headers)
         await eventually(lambda: received)
-        assert received == [given]
+        assert received == [headers]
         for bad in ("a\r\nb: c", "a\nb", "a\r", "\xe9"):
             with pytest.raises(ValueError, match="not plain ASCII"):
-                await window.send(SUBJECT, b"x", given | {"ce-subject": bad})
+                await window.send(SUBJECT, b"x", headers | {"ce-subject": bad})
         assert window.in_flight == 0
 
 

@@ -28,10 +28,10 @@ def pod(namespace: str, name: str, **more: str) -> dict[str, Any]:
 def test_a_childs_name_is_a_dns_label_of_bounded_length_whatever_its_parents_name(
     namespace: str, name: str, limit: int
 ) -> None:
-    found = child_name(pod(namespace, name), "a", limit=limit)
-    assert DNS_LABEL.fullmatch(found)
-    assert len(found) <= limit
-    assert found == child_name(pod(namespace, name), "a", limit=limit)
+    label = child_name(pod(namespace, name), "a", limit=limit)
+    assert DNS_LABEL.fullmatch(label)
+    assert len(label) <= limit
+    assert label == child_name(pod(namespace, name), "a", limit=limit)
 
 
 def test_parents_that_read_alike_have_children_of_different_names() -> None:
@@ -62,12 +62,12 @@ def test_a_limit_that_leaves_no_room_is_refused() -> None:
 
 @given(st.text(max_size=300))
 def test_any_text_becomes_a_label_value_and_a_legal_one_stays_itself(text: str) -> None:
-    found = label_value(text)
-    assert VALUE.fullmatch(found)
-    assert len(found) <= 63
-    assert label_value(found) == found
+    label = label_value(text)
+    assert VALUE.fullmatch(label)
+    assert len(label) <= 63
+    assert label_value(label) == label
     if len(text) <= 63 and VALUE.fullmatch(text):
-        assert found == text
+        assert label == text
 
 
 def test_long_texts_that_begin_alike_become_different_label_values() -> None:

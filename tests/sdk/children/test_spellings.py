@@ -31,7 +31,7 @@ async def test_d3_a_child_that_its_server_writes_otherwise_is_applied_once() -> 
         return [Child("b", service | {"spec": spec})]
 
     def patches(t: ControllerTest) -> int:
-        return sum(one.verb == "patch" for one in t.clusters["b"].requests)
+        return sum(request.verb == "patch" for request in t.clusters["b"].requests)
 
     async with controller_test(controller) as t:
         parent: Object = {"metadata": {"name": "p", "labels": {"managed": "yes"}}}
@@ -40,8 +40,8 @@ async def test_d3_a_child_that_its_server_writes_otherwise_is_applied_once() -> 
         assert patches(t) == 1
         for number in range(3):
             t.clusters["a"].patch(MAPS, "default", "p", {"data": {"n": str(number)}})
-            theirs = {"metadata": {"annotations": {"theirs": str(number)}}}
-            t.clusters["b"].patch("v1/services", "default", "s", theirs)
+            foreign = {"metadata": {"annotations": {"theirs": str(number)}}}
+            t.clusters["b"].patch("v1/services", "default", "s", foreign)
             await t.run_until_idle()
         assert patches(t) == 1
         t.clusters["a"].patch(MAPS, "default", "p", {"data": {"level": "1.10"}})

@@ -254,8 +254,8 @@ def test_a_wrong_provider_setting_is_one_line_that_names_the_field(
 
 def test_a_provider_with_a_prefix_keeps_its_name():
     settings = ProviderSettings.model_validate({"type": "kubeconfig", "prefix": "a", "paths": []})
-    made = build_provider(settings, None)
-    assert made.name == "kubeconfig"
+    provider = build_provider(settings, None)
+    assert provider.name == "kubeconfig"
 
 
 def test_a_hub_kubeconfig_that_is_missing_is_named():

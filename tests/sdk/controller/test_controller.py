@@ -99,7 +99,7 @@ alone: Any = _alone
 
 
 @pytest.mark.parametrize(
-    ("register", "given"),
+    ("register", "parameters"),
     [
         (lambda: Controller("c").reconcile(alone), r"request, fleet\), not as _alone\(_request"),
         (lambda: Controller("c").watch("v1/pods", map=alone), "object, request, fleet"),
@@ -109,9 +109,9 @@ alone: Any = _alone
     ],
 )
 def test_a_function_that_cannot_be_called_as_it_will_be_is_refused(
-    register: Callable[[], object], given: str
+    register: Callable[[], object], parameters: str
 ) -> None:
-    with pytest.raises(ConfigError, match=rf"controller 'c': \S+ is called with \({given}"):
+    with pytest.raises(ConfigError, match=rf"controller 'c': \S+ is called with \({parameters}"):
         register()
 
 
@@ -157,8 +157,8 @@ def test_an_object_whose_call_is_async_may_reconcile() -> None:
 
     controller = Controller("copier")
     controller.watch("v1/pods")
-    found = controller.reconcile(Reconciler())
-    assert controller.function() is found
+    function = controller.reconcile(Reconciler())
+    assert controller.function() is function
 
 
 def test_a_controller_without_watch_or_function_does_not_start() -> None:

@@ -58,8 +58,8 @@ CHANGES: list[tuple[dict[str, Any], dict[str, Any], set[Predicate]]] = [
 def test_a_change_passes_the_predicate_of_what_changed(
     old: Any, new: Any, passing: set[Predicate]
 ) -> None:
-    found = {each for each in READY_MADE if each(an_object(**old), an_object(**new))}
-    assert found == passing
+    passed = {each for each in READY_MADE if each(an_object(**old), an_object(**new))}
+    assert passed == passing
 
 
 def test_a_composed_predicate_passes_what_any_or_all_of_its_parts_pass() -> None:
@@ -77,7 +77,7 @@ async def later(_old: Any, _new: Any) -> bool:
 
 @pytest.mark.parametrize("compose", [any_of, all_of])
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("predicates", "message"),
     [
         ((), "needs at least one predicate"),
         ((later,), "must be a plain function, not `async def`"),
@@ -86,10 +86,10 @@ async def later(_old: Any, _new: Any) -> bool:
     ],
 )
 def test_a_composition_that_cannot_work_is_refused(
-    compose: Callable[..., Predicate], given: Any, message: str
+    compose: Callable[..., Predicate], predicates: Any, message: str
 ) -> None:
     with pytest.raises(fleetbus.ConfigError, match=rf"{compose.__name__} {message}"):
-        compose(*given)
+        compose(*predicates)
 
 
 def mine(_old: Any, _new: Any) -> bool:
@@ -103,14 +103,14 @@ def test_p8_composed_predicates_of_other_parts_are_other_watches() -> None:
         (watch,) = controller.watches
         return watch.id
 
-    one = declared(any_of(generation_changed, labels_changed))
-    assert one == declared(any_of(generation_changed, labels_changed))
+    declaration = declared(any_of(generation_changed, labels_changed))
+    assert declaration == declared(any_of(generation_changed, labels_changed))
     others = {
         declared(any_of(generation_changed, annotations_changed)),
         declared(all_of(generation_changed, labels_changed)),
         declared(any_of(generation_changed, mine)),
     }
-    assert len(others | {one}) == 4
+    assert len(others | {declaration}) == 4
 
 
 def test_p8_the_parts_of_a_composed_predicate_count_as_the_authors_functions() -> None:
@@ -143,8 +143,8 @@ async def test_a_controller_is_woken_by_what_passes_and_nothing_matches_any_less
             await t.run_until_idle()
             return len(left) - before
 
-        held = {"name": "web", "finalizers": ["example.com/hold"]}
-        a.create(DEPLOYMENTS, {"metadata": held, "spec": spec}, "default")
+        metadata = {"name": "web", "finalizers": ["example.com/hold"]}
+        a.create(DEPLOYMENTS, {"metadata": metadata, "spec": spec}, "default")
         await t.run_until_idle()
         assert len(left) == 1
         assert await woken_by({"metadata": {"labels": {"a": "b"}}}) == 0

@@ -13,5 +13,5 @@ from support.rigs.one_cluster import Rig, one_cluster
 
 @pytest.fixture
 async def rig(redis: Redis, tmp_path: pathlib.Path) -> AsyncGenerator[Rig]:
-    async with one_cluster(redis, tmp_path) as made:
-        yield made
+    async with one_cluster(redis, tmp_path) as opened:
+        yield opened

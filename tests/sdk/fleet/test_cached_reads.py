@@ -106,8 +106,8 @@ async def test_r5_a_read_waits_until_the_snapshot_shows_the_write_of_the_last_ru
     rig: Rig,
 ) -> None:
     with running(a_run()) as first:
-        made = await rig.cluster.create(PODS, pod("web", namespace="prod"))
-    version, uid = made["metadata"]["resourceVersion"], made["metadata"]["uid"]
+        created = await rig.cluster.create(PODS, pod("web", namespace="prod"))
+    version, uid = created["metadata"]["resourceVersion"], created["metadata"]["uid"]
     second = a_run()
     second.recall(first.note())
     with running(second):
@@ -129,7 +129,7 @@ async def test_r5_with_a_watch_that_hangs_a_written_object_is_read_live(
             await rig.cluster.create(PODS, pod(name, namespace="prod", labels=labels))
         assert await rig.cluster.get(PODS, "prod", "web")
         assert len(await rig.cluster.list(PODS)) == 2
-        assert [_name(one) for one in await rig.cluster.list(PODS, selector="app=b")] == ["db"]
+        assert [_name(obj) for obj in await rig.cluster.list(PODS, selector="app=b")] == ["db"]
         assert await rig.cluster.list(PODS, "other") == []
 
 
@@ -147,7 +147,7 @@ async def test_what_a_uid_owns_is_listed_by_reference_and_by_mark(rig: Rig) -> N
         source.added("c", 12),
     )
     with running(a_run()):
-        assert [_name(one) for one in await rig.cluster.list(PODS, owner="parent")] == ["a", "b"]
+        assert [_name(obj) for obj in await rig.cluster.list(PODS, owner="parent")] == ["a", "b"]
         assert await rig.cluster.list(PODS, owner="somebody") == []
 
 
@@ -159,8 +159,8 @@ async def test_r1_a_list_over_clusters_names_the_cluster_of_each_object(
     labels = {"labels": {"app": "a"}}
     await rig.snapshot.apply(source.added("web", 10, metadata=labels), source.added("db", 11))
     with running(a_run()) as run:
-        found = await rig.fleet.list(PODS, clusters=chosen, selector="app=a", namespace="prod")
-    assert [(one.cluster, _name(one.object)) for one in found] == [("eu1", "web")]
+        items = await rig.fleet.list(PODS, clusters=chosen, selector="app=a", namespace="prod")
+    assert [(item.cluster, _name(item.object)) for item in items] == [("eu1", "web")]
     assert run.reads == {ref("web"): (7, "10")}
 
 

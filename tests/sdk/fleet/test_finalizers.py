@@ -28,18 +28,18 @@ def stored(rig: Rig) -> dict[str, Any] | None:
 
 
 def on_server(rig: Rig) -> list[str]:
-    found = stored(rig)
-    assert found is not None
-    return finalizers_of(found)
+    obj = stored(rig)
+    assert obj is not None
+    return finalizers_of(obj)
 
 
 def writes(rig: Rig) -> int:
     return sum(entry.method != "GET" for entry in rig.server.requests)
 
 
-@pytest.mark.parametrize("given", [{}, {"finalizers": None}, {"finalizers": []}])
-def test_an_object_without_finalizers_has_none(given: dict[str, Any]) -> None:
-    obj = {"metadata": given}
+@pytest.mark.parametrize("metadata", [{}, {"finalizers": None}, {"finalizers": []}])
+def test_an_object_without_finalizers_has_none(metadata: dict[str, Any]) -> None:
+    obj = {"metadata": metadata}
     assert not has_finalizer(obj, MINE)
     assert with_finalizer(obj, MINE) == [MINE]
     assert without_finalizer(obj, MINE) == []
@@ -82,8 +82,8 @@ async def test_a_finalizer_that_the_watcher_hides_is_not_lost(rig: Rig) -> None:
     assert finalizers_of(obj) == []
     answer = await rig.cluster.add_finalizer(PODS, obj, MINE)
     assert on_server(rig) == [OTHER, MINE]
-    shown = {**answer, "metadata": {**answer["metadata"], "finalizers": [MINE]}}
-    await rig.cluster.remove_finalizer(PODS, shown, MINE)
+    partial = {**answer, "metadata": {**answer["metadata"], "finalizers": [MINE]}}
+    await rig.cluster.remove_finalizer(PODS, partial, MINE)
     assert on_server(rig) == [OTHER]
 
 
@@ -156,14 +156,14 @@ async def test_a_controller_cleans_up_before_its_object_goes(valkey_url: str) ->
     @controller.reconcile
     async def register(request: fleetbus.Request, fleet: fleetbus.Fleet) -> None:
         cluster = fleet.cluster(request.cluster)
-        found = await cluster.get(MAPS, request.namespace, request.name)
-        if found is None:
+        obj = await cluster.get(MAPS, request.namespace, request.name)
+        if obj is None:
             return
-        if found["metadata"].get("deletionTimestamp"):
+        if obj["metadata"].get("deletionTimestamp"):
             outside.discard(request.name)
-            await cluster.remove_finalizer(MAPS, found, MINE)
+            await cluster.remove_finalizer(MAPS, obj, MINE)
         else:
-            await cluster.add_finalizer(MAPS, found, MINE)
+            await cluster.add_finalizer(MAPS, obj, MINE)
             outside.add(request.name)
 
     async with controller_test(controller, store=valkey_url) as t:

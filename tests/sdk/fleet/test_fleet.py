@@ -38,9 +38,9 @@ async def test_p14_an_object_that_is_known_may_be_read_before_the_list_is_comple
     await snapshot.set_up("eu1")
     await snapshot.apply(Source().added("web", 10))
     async with fleet_of(redis, tmp_path) as (fleet, _):
-        found = await fleet.cluster("eu1").get(PODS, "prod", "web")
-        assert found is not None
-        assert found["metadata"]["name"] == "web"
+        obj = await fleet.cluster("eu1").get(PODS, "prod", "web")
+        assert obj is not None
+        assert obj["metadata"]["name"] == "web"
 
 
 @pytest.mark.parametrize("state", [ResourceState.SYNCED, ResourceState.STALE])
@@ -72,9 +72,9 @@ async def test_b11_an_object_without_a_body_is_read_from_its_api_server(
         server.create("v1/namespaces", {"metadata": {"name": "prod"}})
         pod = {"metadata": {"name": "web"}, "spec": {"containers": [{"name": "m", "image": "i"}]}}
         server.create(PODS, pod, "prod")
-        found = await fleet.cluster("eu1").get(PODS, "prod", "web")
-        assert found is not None
-        assert found["spec"]["containers"][0]["name"] == "m"
+        obj = await fleet.cluster("eu1").get(PODS, "prod", "web")
+        assert obj is not None
+        assert obj["spec"]["containers"][0]["name"] == "m"
 
 
 async def test_b11_a_list_by_labels_or_owner_has_objects_without_a_body_if_they_match(
@@ -105,15 +105,15 @@ async def test_b11_a_list_by_labels_or_owner_has_objects_without_a_body_if_they_
             server.create(PODS, pod, "prod")
         cluster = fleet.cluster("eu1")
 
-        async def names(**wanted: str) -> list[str]:
-            return [one["metadata"]["name"] for one in await cluster.list(PODS, **wanted)]
+        async def names(**query: str) -> list[str]:
+            return [obj["metadata"]["name"] for obj in await cluster.list(PODS, **query)]
 
         assert await names(selector="app=web") == ["big", "small"]
         assert await names(selector="app!=web") == ["other", "shrunk"]
         assert await names(selector="app in (web, db)") == ["big", "other", "shrunk", "small"]
         assert await names(selector="app=web", namespace="dev") == []
         assert await names(owner="u1") == ["big"]
-        assert [one.object["metadata"]["name"] for one in await fleet.list(PODS, owner="u1")] == [
+        assert [item.object["metadata"]["name"] for item in await fleet.list(PODS, owner="u1")] == [
             "big"
         ]
 

@@ -22,17 +22,19 @@ def rig(rig: Rig) -> Rig:
 
 
 def writes(rig: Rig) -> list[tuple[str, str]]:
-    return [(one.method, one.path) for one in rig.server.requests if one.method != "GET"]
+    return [
+        (request.method, request.path) for request in rig.server.requests if request.method != "GET"
+    ]
 
 
 async def test_fields_are_merged_into_the_status_and_nothing_else_changes(rig: Rig) -> None:
     before = await rig.show()
-    made = await rig.cluster.patch_status(PODS, "prod", "web", {"message": "hi", "reason": "x"})
-    assert (made["status"]["message"], made["status"]["reason"]) == ("hi", "x")
-    made = await rig.cluster.patch_status(PODS, "prod", "web", {"reason": None})
-    assert made["status"]["message"] == "hi"
-    assert "reason" not in made["status"]
-    assert made["spec"] == before["spec"]
+    patched = await rig.cluster.patch_status(PODS, "prod", "web", {"message": "hi", "reason": "x"})
+    assert (patched["status"]["message"], patched["status"]["reason"]) == ("hi", "x")
+    patched = await rig.cluster.patch_status(PODS, "prod", "web", {"reason": None})
+    assert patched["status"]["message"] == "hi"
+    assert "reason" not in patched["status"]
+    assert patched["spec"] == before["spec"]
     assert writes(rig)[-1] == ("PATCH", "/api/v1/namespaces/prod/pods/web/status")
 
 
@@ -41,8 +43,8 @@ async def test_r5_r10_a_run_remembers_the_patch_and_does_not_send_it_again(rig: 
     before = len(writes(rig))
     first = Run(Request("copier", "eu1", "prod", "web"))
     with running(first):
-        made = await rig.cluster.patch_status(PODS, "prod", "web", {"message": "hi"})
-        assert first.writes[REF].resource_version == made["metadata"]["resourceVersion"]
+        patched = await rig.cluster.patch_status(PODS, "prod", "web", {"message": "hi"})
+        assert first.writes[REF].resource_version == patched["metadata"]["resourceVersion"]
     await rig.show()
     again = Run(first.request)
     again.recall(first.note())
@@ -85,9 +87,9 @@ async def test_a_controller_under_test_writes_a_status(valkey_url: str) -> None:
     @controller.reconcile
     async def observe(request: fleetbus.Request, fleet: fleetbus.Fleet) -> None:
         cluster = fleet.cluster(request.cluster)
-        found = await cluster.get(DEPLOYMENTS, request.namespace, request.name)
-        if found is not None:
-            status = {"observedGeneration": found["metadata"]["generation"]}
+        deployment = await cluster.get(DEPLOYMENTS, request.namespace, request.name)
+        if deployment is not None:
+            status = {"observedGeneration": deployment["metadata"]["generation"]}
             await cluster.patch_status(DEPLOYMENTS, request.namespace, request.name, status)
 
     template = {

@@ -30,14 +30,14 @@ def writes(rig: Rig) -> int:
 
 
 def next_run(last: Run) -> Run:
-    made = Run(REQUEST)
-    made.recall(last.note())
-    return made
+    run = Run(REQUEST)
+    run.recall(last.note())
+    return run
 
 
 def unsent() -> float:
-    found = REGISTRY.get_sample_value("fleetbus_unsent_writes_total", {"controller": "copier"})
-    return found or 0.0
+    sample = REGISTRY.get_sample_value("fleetbus_unsent_writes_total", {"controller": "copier"})
+    return sample or 0.0
 
 
 async def test_r10_an_update_that_changes_nothing_is_not_sent(rig: Rig) -> None:
@@ -109,12 +109,12 @@ async def test_r4_an_update_says_what_it_is_of(rig: Rig) -> None:
 async def test_r4_a_patch_of_another_object_or_version_is_refused(
     rig: Rig, patch: Any, expected: dict[str, str]
 ) -> None:
-    given = (
+    body = (
         patch if patch is not None else [{"op": "add", "path": "/metadata/labels/a", "value": ""}]
     )
     before = (await rig.show())["metadata"]["resourceVersion"]
     with pytest.raises(Conflict):
-        await rig.cluster.patch(PODS, "prod", "web", given, **expected)
+        await rig.cluster.patch(PODS, "prod", "web", body, **expected)
     assert (await rig.show())["metadata"]["resourceVersion"] == before
 
 

@@ -60,11 +60,11 @@ async def running(open_rig: OpenRig) -> Rig:
 
 async def traces_of(rig: Rig, bus: Bus, name: str) -> list[str]:
     """The keys and durables of a controller on bus and store."""
-    found = [one for one in durables_of(name) if await consumer_info(bus, one)]
-    found += [str(key) for key in await rig.redis.keys(keys.queue(name, "*"))]
+    traces = [durable for durable in durables_of(name) if await consumer_info(bus, durable)]
+    traces += [str(key) for key in await rig.redis.keys(keys.queue(name, "*"))]
     if await read_registration(KeyValue(bus), name):
-        found.append("registration")
-    return found
+        traces.append("registration")
+    return traces
 
 
 async def test_all_of_a_controller_goes_and_it_comes_back_as_a_new_one(open_rig: OpenRig) -> None:
@@ -121,8 +121,8 @@ async def test_b12_one_that_registers_again_before_the_projector_looks_stays(
 
         async def is_registered() -> bool:
             await register(kv, NAME, filters)
-            found = await read_registration(kv, NAME)
-            return found is not None and bool(found.durable)
+            registration = await read_registration(kv, NAME)
+            return registration is not None and bool(registration.durable)
 
         await eventually(is_registered, SOON)
         await rig.stop_reconciler()
@@ -150,12 +150,12 @@ async def test_the_command_forgets_and_prints(open_rig: OpenRig) -> None:
     assert (status, error) == (0, "")
     assert out.startswith("forgot pods: deleted its registration, queue and record (")
     status, _, error = await forget(rig, NAME)
-    said = "fleetbus: there is no controller 'pods'; known: none\n"
-    assert (status, error) == (1, said)
+    message = "fleetbus: there is no controller 'pods'; known: none\n"
+    assert (status, error) == (1, message)
     await rig.redis.set(keys.queue("pods2", "clock"), 1)
     status, _, error = await forget(rig, "pod2")
-    said = "fleetbus: there is no controller 'pod2'; did you mean 'pods2'?\n"
-    assert (status, error) == (1, said)
+    message = "fleetbus: there is no controller 'pod2'; did you mean 'pods2'?\n"
+    assert (status, error) == (1, message)
     status, _, error = await forget(rig)
     assert status == 2
     assert "`fleetbus queue forget CONTROLLER`" in error

@@ -83,11 +83,11 @@ def events(random: Random) -> Iterator[Event]:
 
 async def taken(queue: RedisQueue) -> list[Lease]:
     """All that the queue hands out, done with."""
-    found: list[Lease] = []
+    taken_leases: list[Lease] = []
     while leases := await queue.take(200):
-        found += leases
+        taken_leases += leases
         await queue.done(leases)
-    return found
+    return taken_leases
 
 
 @pytest.mark.parametrize("seed", SEEDS)

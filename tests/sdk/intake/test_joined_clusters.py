@@ -23,18 +23,18 @@ SOON = timedelta(seconds=20)
 
 def write_only(kubeconfig: pathlib.Path, name: str) -> bytes:
     """Leave one context in a kubeconfig; answers what it held."""
-    held = kubeconfig.read_bytes()
-    tree = msgspec.yaml.decode(held)
-    contexts = [one for one in tree["contexts"] if one["name"] == name]
+    content = kubeconfig.read_bytes()
+    tree = msgspec.yaml.decode(content)
+    contexts = [context for context in tree["contexts"] if context["name"] == name]
     kubeconfig.write_bytes(msgspec.yaml.encode({**tree, "contexts": contexts}))
-    return held
+    return content
 
 
 async def test_q9_a_cluster_that_joins_while_all_workers_are_down_wakes_what_named_it(
     open_rig: Callable[..., Awaitable[Rig]],
 ) -> None:
-    async def to_b(_obj: Any, own: Request, _fleet: Fleet) -> Iterable[Request]:
-        return [own, Request(own.controller, "b", own.namespace, own.name)]
+    async def to_b(_obj: Any, request: Request, _fleet: Fleet) -> Iterable[Request]:
+        return [request, Request(request.controller, "b", request.namespace, request.name)]
 
     controller = Controller("mapped")
     controller.watch(PODS, map=to_b)

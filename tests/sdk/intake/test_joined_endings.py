@@ -30,9 +30,9 @@ SOON = timedelta(seconds=5)
 
 @pytest.fixture
 def controller() -> Controller:
-    made = Controller("copier")
-    made.watch("v1/pods")
-    return made
+    copier = Controller("copier")
+    copier.watch("v1/pods")
+    return copier
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ async def scripts_run(redis: Redis) -> int:
 
 
 async def held(queue: RedisQueue) -> list[Request]:
-    return [one.request for one in await queue.processing()]
+    return [lease.request for lease in await queue.processing()]
 
 
 async def test_both_are_one_call(redis: Redis, queue: RedisQueue, recorded: RecordedRedisQueue):
@@ -193,7 +193,7 @@ async def test_an_ending_that_comes_too_late_for_the_call_is_its_own(
     await asyncio.sleep(0)
     await recorded.add([(Add(B), ref(B))], [seen(B)])
     assert await ending == []
-    assert [one.request for one in await queue.take(10)] == [B]
+    assert [lease.request for lease in await queue.take(10)] == [B]
 
 
 async def test_p16_the_ends_of_very_many_runs_are_divided_among_calls(
@@ -208,5 +208,5 @@ async def test_p16_the_ends_of_very_many_runs_are_divided_among_calls(
     assert await recorded.done(ended) == []
     assert await held(queue) == []
     stored = await Record(redis, Controller("copier")).load([ref(many[0]), ref(many[-1])])
-    assert {one.read for one in stored.values()} == {(7, "10")}
+    assert {entry.read for entry in stored.values()} == {(7, "10")}
     assert await LastRuns(redis, "copier").get(many[-1]) == last

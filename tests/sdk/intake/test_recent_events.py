@@ -70,8 +70,8 @@ def test_what_nobody_takes_is_forgotten(recent: RecentEvents, monkeypatch: pytes
     big = b'{"a": "' + b"x" * 100 + b'"}'
     monkeypatch.setattr(recent_events, "MAX_BYTES", 3 * len(big))
     recent.note([added(f"pod-{n}", 10, object=big) for n in range(10)])
-    kept = [n for n in range(10) if recent.take(WEB._replace(name=f"pod-{n}"), (7, "10"))]
-    assert kept == [7, 8, 9], "the newest are kept"
+    numbers = [n for n in range(10) if recent.take(WEB._replace(name=f"pod-{n}"), (7, "10"))]
+    assert numbers == [7, 8, 9], "the newest are kept"
 
 
 def test_a_run_offers_its_own_object_once():

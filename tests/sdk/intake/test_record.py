@@ -39,8 +39,8 @@ async def test_s8_what_is_held_and_cannot_be_read_is_looked_at_anew(
     await start(rig)
     await rig.tell(EU1.added("a", 5))
     record = "fleetbus:{q:copier}:record:eu1:core/pods"
-    [(field, held)] = dict(await redis.hgetall(record)).items()  # type: ignore[misc]
-    await redis.hset(record, field, held.partition(b"\n")[0] + b"\nrevision\xc1")  # type: ignore[misc]
+    [(field, value)] = dict(await redis.hgetall(record)).items()  # type: ignore[misc]
+    await redis.hset(record, field, value.partition(b"\n")[0] + b"\nrevision\xc1")  # type: ignore[misc]
     with capture_logs() as lines:
         assert await rig.tell(EU1.modified("a", 6)) == [seen("a", 6)]
     assert "record_unreadable" in {line["event"] for line in lines}
@@ -154,14 +154,14 @@ async def test_t6_all_filters_must_hold(rig: IntakeRig) -> None:
         predicate=is_wanted,
         clusters=["eu*"],
     )
-    whole = {**WEB_APP, "annotations": {"team": "x"}, "wanted": "yes"}
+    metadata = {**WEB_APP, "annotations": {"team": "x"}, "wanted": "yes"}
     runs = await rig.tell(
-        EU1.added("all", 1, metadata=whole),
-        EU1.added("label", 2, metadata=whole | DB_APP),
+        EU1.added("all", 1, metadata=metadata),
+        EU1.added("label", 2, metadata=metadata | DB_APP),
         EU1.added("annotation", 3, metadata={**WEB_APP, "wanted": "yes"}),
-        EU1.added("predicate", 4, metadata={**whole, "wanted": "no"}),
-        EU1.added("namespace", 5, metadata=whole, namespace="dev"),
-        Source(cluster="us1").added("cluster", 6, metadata=whole),
+        EU1.added("predicate", 4, metadata={**metadata, "wanted": "no"}),
+        EU1.added("namespace", 5, metadata=metadata, namespace="dev"),
+        Source(cluster="us1").added("cluster", 6, metadata=metadata),
     )
     assert runs == [seen("all", 1)]
 
@@ -372,8 +372,8 @@ async def test_p8_of_two_processes_the_one_that_is_late_does_not_hide_that_an_ob
     other = rig.beside()
     matching, left = EU1.added("a", 1, metadata=WEB_APP), EU1.modified("a", 2, metadata=DB_APP)
     await rig.snapshot.apply(matching)
-    held = await rig.record.load([])
-    assert held == {}
+    entries = await rig.record.load([])
+    assert entries == {}
     # The second change is handled first, and is of no interest to whoever has seen nothing.
     await rig.snapshot.apply(left)
     await other.intake.take([left])

@@ -123,11 +123,11 @@ async def test_t6_a_deletion_is_forgotten_by_a_controller_that_reads_elsewhere_t
     await rig.intake.take([event])
     assert await redis.hlen(f"fleetbus:{{q:copier}}:record:eu1:{PODS_KEY}")
     leases = await rig.queue.take(1)
-    own = decode_trigger(leases[0].trigger)
+    trigger = decode_trigger(leases[0].trigger)
     older = Run(leases[0].request, trigger=(1, "1"), own=PODS_KEY)
     await rig.record.note_reads([older])
     assert await redis.hlen(f"fleetbus:{{q:copier}}:record:eu1:{PODS_KEY}")
-    await rig.record.note_reads([Run(leases[0].request, trigger=own, own=PODS_KEY)])
+    await rig.record.note_reads([Run(leases[0].request, trigger=trigger, own=PODS_KEY)])
     assert not await redis.hlen(f"fleetbus:{{q:copier}}:record:eu1:{PODS_KEY}")
 
 

@@ -37,8 +37,8 @@ def is_web(old: Any, new: Any) -> bool:
     return (new or old)["metadata"]["labels"]["app"] == "web"
 
 
-async def to_mapped(_obj: Any, own: Request, _fleet: Fleet) -> list[Request]:
-    return [Request("", "eu1", own.namespace, f"mapped-{own.name}")]
+async def to_mapped(_obj: Any, request: Request, _fleet: Fleet) -> list[Request]:
+    return [Request("", "eu1", request.namespace, f"mapped-{request.name}")]
 
 
 WATCHES: dict[str, dict[str, Any]] = {
@@ -131,8 +131,8 @@ async def run_histories(
         rig.start()
         await rig.snapshot.set_up("eu1")
         processes = [
-            Trouble(one, random.Random(f"{seed}/{number}"), monkeypatch)
-            for number, one in enumerate((rig, rig.beside()))
+            Trouble(each_rig, random.Random(f"{seed}/{number}"), monkeypatch)
+            for number, each_rig in enumerate((rig, rig.beside()))
         ]
         try:
             await deliver(processes, random.Random(seed), is_projector_first=first == "projector")

@@ -61,10 +61,10 @@ class Provider:
 
 @pytest.fixture
 async def clusters() -> AsyncGenerator[Clusters]:
-    made = Clusters([Provider()])
-    task = asyncio.create_task(made.run())
-    await made.known()
-    yield made
+    registry = Clusters([Provider()])
+    task = asyncio.create_task(registry.run())
+    await registry.known()
+    yield registry
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -132,8 +132,8 @@ async def test_clusters_are_chosen_by_name_by_label_or_by_predicate(
     routed: Routed, chosen: Any
 ) -> None:
     routed.controller.watch(PODS, clusters=chosen)
-    found = await routed.wakes(EU.added("a", 1), US.added("a", 1))
-    assert found == ["cluster://us1/prod/a"]
+    woken = await routed.wakes(EU.added("a", 1), US.added("a", 1))
+    assert woken == ["cluster://us1/prod/a"]
 
 
 async def test_a_predicate_that_raises_enqueues_nothing_and_requests_a_resync(
@@ -164,10 +164,10 @@ async def test_a_change_that_the_watch_ignores_wakes_nobody_and_its_owner_is_rem
 ) -> None:
     routed.controller.watch_owned(PODS, ignore=lambda event: event.resource_version == "5")
     event = owned(OWNER)
-    found = await routed.router.evaluate(event)
-    assert found.adds == []
-    assert found.last_seen is not None
-    assert list(found.last_seen.members.values()) == [["us1/prod/web"]]
+    evaluation = await routed.router.evaluate(event)
+    assert evaluation.adds == []
+    assert evaluation.last_seen is not None
+    assert list(evaluation.last_seen.members.values()) == [["us1/prod/web"]]
     assert await routed.wakes(EU.modified("copy", 6, body=event.object))
     after_a_gap = await routed.router.evaluate(event, reason=Reason.GAP)
     assert after_a_gap.adds
@@ -223,28 +223,30 @@ async def test_a_body_that_cannot_be_read_wakes_no_owner_and_stops_nothing(
 async def test_a_map_may_wake_objects_of_other_clusters_and_sees_the_object(
     routed: Routed,
 ) -> None:
-    async def spread(obj: Any, own: Request, fleet: Fleet) -> Iterable[Request]:
-        assert own.name == obj["metadata"]["name"]
-        return [Request(own.controller, info.name, "x", own.name) for info in fleet.clusters()]
+    async def spread(obj: Any, request: Request, fleet: Fleet) -> Iterable[Request]:
+        assert request.name == obj["metadata"]["name"]
+        return [
+            Request(request.controller, info.name, "x", request.name) for info in fleet.clusters()
+        ]
 
     routed.controller.watch(PODS, map=spread)
     adds = await routed.router.adds([EU.added("a", 5)])
     # No trigger: the object's version says nothing about the object that is woken (P10).
-    found = [Request("copier", name, "x", "a") for name in ("eu1", "us1")]
-    assert adds == [Add(request, cause="eu1") for request in found]
+    requests = [Request("copier", name, "x", "a") for name in ("eu1", "us1")]
+    assert adds == [Add(request, cause="eu1") for request in requests]
 
 
 async def test_a_map_gets_none_for_an_object_without_a_body(routed: Routed) -> None:
-    async def note(obj: Any, own: Request, _fleet: Fleet) -> Iterable[Request]:
-        return [own] if obj is None else []
+    async def note(obj: Any, request: Request, _fleet: Fleet) -> Iterable[Request]:
+        return [request] if obj is None else []
 
     routed.controller.watch(PODS, map=note)
     assert await routed.wakes(EU.added("a", 1, body=None)) == ["cluster://eu1/prod/a"]
 
 
 async def test_requests_that_a_map_made_for_another_controller_are_ours(routed: Routed) -> None:
-    async def other(_obj: Any, own: Request, _fleet: Fleet) -> Iterable[Request]:
-        return [Request("somebody else", own.cluster, own.namespace, own.name)]
+    async def other(_obj: Any, request: Request, _fleet: Fleet) -> Iterable[Request]:
+        return [Request("somebody else", request.cluster, request.namespace, request.name)]
 
     routed.controller.watch(PODS, map=other)
     adds = await routed.router.adds([EU.added("a", 1)])
@@ -254,8 +256,10 @@ async def test_requests_that_a_map_made_for_another_controller_are_ours(routed: 
 async def test_q9_a_request_of_a_cluster_outside_the_fleet_is_dropped_until_it_joins(
     routed: Routed,
 ) -> None:
-    async def invent(_obj: Any, own: Request, _fleet: Fleet) -> Iterable[Request]:
-        return [Request(own.controller, name, "x", own.name) for name in ("us1", "invented")]
+    async def invent(_obj: Any, request: Request, _fleet: Fleet) -> Iterable[Request]:
+        return [
+            Request(request.controller, name, "x", request.name) for name in ("us1", "invented")
+        ]
 
     def dropped() -> float:
         labels = {"controller": "copier"}
@@ -430,10 +434,10 @@ async def test_p12_a_full_enqueue_names_live_and_deleted_objects_without_a_trigg
     )
     await full.run()
     leases = await queue.take(10)
-    assert {str(one.request) for one in leases} == {
+    assert {str(lease.request) for lease in leases} == {
         "cluster://eu1/prod/a",
         "cluster://eu1/prod/b",
         "cluster://us1/prod/c",
     }
-    assert {(one.priority, one.trigger) for one in leases} == {(Priority.INITIAL, b"")}
+    assert {(lease.priority, lease.trigger) for lease in leases} == {(Priority.INITIAL, b"")}
     await queue.aclose()

@@ -42,8 +42,8 @@ def in_line(rig: IntakeRig, *events: Event) -> list[Event]:
     line = FairBuffer(is_skippable=rig.router.is_skippable)
     for number, event in enumerate(events):
         line.add(Buffered(f"ack.{number}", 1, Delivery(event, number, "subject", {})))
-    found = [one.delivery.message for one in line.take()]
-    return [event for event in found if isinstance(event, Event)]
+    messages = [buffered.delivery.message for buffered in line.take()]
+    return [event for event in messages if isinstance(event, Event)]
 
 
 async def run_at(rig: IntakeRig, between: Event, last: Event, request: Request) -> None:

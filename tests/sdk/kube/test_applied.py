@@ -174,8 +174,8 @@ def test_d3_a_default_in_a_key_is_ours_only_where_we_set_it():
     ports.clear()
     ports['k:{"containerPort":80,"protocol":"UDP"}'] = udp
     now = changed(f"{CONTAINER}/ports/0/protocol", "UDP", live(fieldsV1=owned))
-    said = changed(f"{CONTAINER}/ports/0/protocol", "UDP", WANTED)
-    assert is_applied(said, now, MANAGER)
+    desired = changed(f"{CONTAINER}/ports/0/protocol", "UDP", WANTED)
+    assert is_applied(desired, now, MANAGER)
     assert not is_applied(WANTED, now, MANAGER)
 
 
@@ -187,16 +187,16 @@ def test_d3_the_order_of_items_is_applied():
     }
     owned = copy.deepcopy(OWNED)
     owned["f:spec"]["f:template"]["f:spec"]["f:containers"]['k:{"name":"c"}']["f:env"] = items
-    wanted = changed(f"{CONTAINER}/env", env, WANTED)
-    theirs = {"name": "THEIRS", "value": "x"}
+    desired = changed(f"{CONTAINER}/env", env, WANTED)
+    foreign = {"name": "THEIRS", "value": "x"}
     for there, same in (
         (env, True),
-        ([theirs, env[0], theirs | {"name": "T2"}, env[1]], True),
+        ([foreign, env[0], foreign | {"name": "T2"}, env[1]], True),
         (env[::-1], False),
         ([*env, env[0]], False),
     ):
         now = changed(f"{CONTAINER}/env", there, live(fieldsV1=owned))
-        assert is_applied(wanted, now, MANAGER) is same
+        assert is_applied(desired, now, MANAGER) is same
 
 
 ASKED: list[tuple[str, Any, bool]] = [
@@ -217,15 +217,15 @@ ASKED: list[tuple[str, Any, bool]] = [
 @pytest.mark.parametrize(("path", "value", "holds"), ASKED)
 def test_d3_an_answer_holds_while_all_that_it_depends_on_stays(path: str, value: Any, holds: bool):
     answers = ServerAnswers()
-    wanted = changed(f"{CONTAINER}/stdin", False, WANTED)
-    wanted["metadata"]["annotations"] = {"ours": "x"}
+    desired = changed(f"{CONTAINER}/stdin", False, WANTED)
+    desired["metadata"]["annotations"] = {"ours": "x"}
     before = changed("metadata/annotations/ours", "x", live())
-    assert not answers.covers("t1", wanted, before, MANAGER)
-    answers.note("t1", wanted, before, MANAGER)
-    assert answers.covers("t1", wanted, before, MANAGER)
-    assert answers.covers("t1", wanted, changed(path, value, before), MANAGER) is holds
-    assert not answers.covers("t2", wanted, before, MANAGER)
+    assert not answers.covers("t1", desired, before, MANAGER)
+    answers.note("t1", desired, before, MANAGER)
+    assert answers.covers("t1", desired, before, MANAGER)
+    assert answers.covers("t1", desired, changed(path, value, before), MANAGER) is holds
+    assert not answers.covers("t2", desired, before, MANAGER)
     assert not answers.covers("t1", WANTED, before, MANAGER)
-    assert not answers.covers("t1", wanted, before, "another")
+    assert not answers.covers("t1", desired, before, "another")
     dropped = changed("metadata/managedFields", [], before)
-    assert not answers.covers("t1", wanted, dropped, MANAGER)
+    assert not answers.covers("t1", desired, dropped, MANAGER)

@@ -216,9 +216,9 @@ async def test_the_server_tells_its_version_and_identity(client: KubeClient, clu
 
 
 async def test_a_kind_leads_to_its_resource(client: KubeClient):
-    found = await client.discover("apps/v1", "Deployment")
-    assert found is not None
-    assert str(found.resource) == "apps/v1/deployments"
+    discovered = await client.discover("apps/v1", "Deployment")
+    assert discovered is not None
+    assert str(discovered.resource) == "apps/v1/deployments"
     assert await client.discover("apps/v1", "Unheard") is None
 
 
@@ -349,17 +349,17 @@ async def test_an_answer_that_no_api_server_gives_is_an_error_of_ours(
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308, 304])
 async def test_s7_a_server_cannot_send_us_elsewhere(status: int):
-    asked: list[str] = []
+    paths: list[str] = []
 
     async def answer(request: web.BaseRequest) -> web.Response:
-        asked.append(request.path)
+        paths.append(request.path)
         return web.Response(status=status, headers={"Location": "/elsewhere"})
 
     async with plain_server(answer) as client:
         with pytest.raises(errors.KubeError) as caught:
             await client.get_json("/version")
     assert caught.value.status == status
-    assert asked == ["/version"]
+    assert paths == ["/version"]
 
 
 async def test_a_list_without_items_is_empty():
@@ -412,8 +412,8 @@ async def test_a_token_that_ran_out_is_read_anew_without_an_error(tmp_path: path
             await client.list(MAPS)
         (tmp_path / "token").write_text("new\n")
         # Many at once: each may be the one that finds the old token.
-        found = await asyncio.gather(*[client.list(MAPS) for _ in range(20)])
-    assert len(found) == 20
+        lists = await asyncio.gather(*[client.list(MAPS) for _ in range(20)])
+    assert len(lists) == 20
 
 
 async def test_a_certificate_authority_of_the_kubeconfig_is_trusted():

@@ -78,8 +78,8 @@ async def served() -> Served:
 
 @pytest.fixture
 async def client(served: Served) -> AsyncGenerator[KubeClient]:
-    async with client_of(served) as made:
-        yield made
+    async with client_of(served) as kube:
+        yield kube
 
 
 @pytest.mark.parametrize("document", [{"resources": None}, {"kind": "APIResourceList"}])
@@ -87,8 +87,8 @@ async def test_a_group_that_serves_nothing_may_say_so_with_null(
     served: Served, client: KubeClient, document: dict[str, Any]
 ):
     served.add("x.io", document)
-    found = await client.discovery.refresh()
-    assert [str(api.resource) for api in found] == ["v1/pods"]
+    resources = await client.discovery.refresh()
+    assert [str(api.resource) for api in resources] == ["v1/pods"]
     assert client.discovery.failed == {}
 
 
@@ -100,10 +100,10 @@ async def test_a_server_without_groups_may_say_so_with_null(served: Served, clie
 async def test_a_resource_without_verbs_may_say_so_with_null(served: Served, client: KubeClient):
     entry = {"name": "ys", "kind": "Y", "namespaced": False, "verbs": None, "shortNames": None}
     served.add("x.io", {"resources": [entry]})
-    found = await client.discover("x.io/v1", "Y")
-    assert found is not None
-    assert found.verbs == frozenset()
-    assert found.preferred
+    discovered = await client.discover("x.io/v1", "Y")
+    assert discovered is not None
+    assert discovered.verbs == frozenset()
+    assert discovered.preferred
 
 
 @pytest.mark.parametrize(
@@ -153,9 +153,9 @@ async def test_s7_a_group_version_that_tells_resources_without_end_fails_alone(
     monkeypatch.setattr("fleetbus.kube.discovery._RESOURCES", 10)
     served.add("a.io", {"resources": [PODS] * 10})
     served.add("b.io", {"resources": [PODS]})
-    found = await client.discovery.refresh()
+    resources = await client.discovery.refresh()
     assert "more than 10 resources" in str(client.discovery.failed["a.io/v1"])
-    assert {api.resource.group for api in found} == {"core", "b.io"}
+    assert {api.resource.group for api in resources} == {"core", "b.io"}
 
 
 async def test_w8_a_group_that_hangs_fails_alone(served: Served, client: KubeClient):
@@ -219,10 +219,10 @@ async def test_a_reading_ends_with_its_client(served: Served, client: KubeClient
 
 async def test_a_known_group_version_costs_one_request(served: Served, client: KubeClient):
     served.add("apps", {"resources": [{**PODS, "name": "deployments", "kind": "Deployment"}]})
-    found = await client.discover("apps/v1", "Deployment")
-    assert found is not None
-    assert found.resource.plural == "deployments"
-    assert await client.discover("apps/v1", "Deployment") == found
+    discovered = await client.discover("apps/v1", "Deployment")
+    assert discovered is not None
+    assert discovered.resource.plural == "deployments"
+    assert await client.discover("apps/v1", "Deployment") == discovered
     assert served.asked == ["/apis/apps/v1"]
 
 
@@ -274,7 +274,9 @@ async def test_two_documents_say_what_the_document_of_each_group_version_says():
 
         aggregated, legacy = client.discovery, Discovery(as_before_1_26)
         assert await aggregated.refresh() == await legacy.refresh()
-        assert len([one for one in cluster.requests if one.path in ("/api", "/apis")]) == 3
+        assert (
+            len([request for request in cluster.requests if request.path in ("/api", "/apis")]) == 3
+        )
         assert aggregated.failed == legacy.failed == {}
         assert (await aggregated.by_name("wg")) == await legacy.by_name("wg")
 
@@ -284,7 +286,7 @@ async def test_what_has_not_changed_is_not_sent_again():
         before = await client.discovery.refresh()
         cluster.requests.clear()
         assert await client.discovery.refresh() == before
-        assert [(one.path, one.status) for one in cluster.requests] == [
+        assert [(request.path, request.status) for request in cluster.requests] == [
             ("/apis", 304),
             ("/api", 304),
         ]
@@ -297,13 +299,13 @@ async def test_what_has_not_changed_is_not_sent_again():
 
 async def test_w8_a_group_whose_server_is_down_fails_alone_and_comes_back():
     async with emulated() as (cluster, client):
-        whole = await client.discovery.refresh()
+        complete = await client.discovery.refresh()
         rule = cluster.faults.add(GroupDown(), group="example.com")
-        found = await client.discovery.refresh()
+        partial = await client.discovery.refresh()
         assert set(client.discovery.failed) == {"example.com/v1", "example.com/v1alpha1"}
-        assert found == [api for api in whole if api.resource.group != "example.com"]
+        assert partial == [api for api in complete if api.resource.group != "example.com"]
         rule.remove()
-        assert await client.discovery.refresh() == whole
+        assert await client.discovery.refresh() == complete
         assert client.discovery.failed == {}
 
 

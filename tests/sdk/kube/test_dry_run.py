@@ -23,8 +23,8 @@ LIVE: dict[str, Any] = {
 }
 
 
-def write(method: str, body: Any, kind: str = "", part: str = "") -> Write:
-    path = path_of(MAPS, "default", "" if method == "POST" else "m") + part
+def write(method: str, body: Any, kind: str = "", suffix: str = "") -> Write:
+    path = path_of(MAPS, "default", "" if method == "POST" else "m") + suffix
     call = Call(method, path, body=orjson.dumps(body), content_type=kind)
     return Write.of(call, read_path(path))
 
@@ -41,7 +41,7 @@ def of(**metadata: Any) -> dict[str, Any]:
         (write("PATCH", of(uid="u"), APPLY), {"a": "1", "b": "2"}),
         (write("PATCH", {"data": {"a": None}}, MERGE), {}),
         (write("PATCH", [{"op": "remove", "path": "/data/a"}], PATCH), {}),
-        (write("PUT", {**of(), "status": {}}, part="/status"), {"a": "1"}),
+        (write("PUT", {**of(), "status": {}}, suffix="/status"), {"a": "1"}),
     ],
 )
 def test_a_write_changes_what_is_there(planned: Write, data: dict[str, str]):
@@ -53,7 +53,7 @@ def test_a_write_changes_what_is_there(planned: Write, data: dict[str, str]):
 
 
 def test_only_the_status_is_written_through_its_subresource():
-    after = write("PUT", {**of(), "status": {"seen": "no"}}, part="/status")
+    after = write("PUT", {**of(), "status": {"seen": "no"}}, suffix="/status")
     assert after.result(LIVE, new_uid="") == {**LIVE, "status": {"seen": "no"}}
 
 
@@ -90,8 +90,8 @@ def test_d5_what_a_server_would_refuse_is_refused(
 def test_finalizers_keep_what_is_deleted_until_the_last_is_gone():
     delete = write("DELETE", {"preconditions": {"uid": "u", "resourceVersion": "7"}})
     assert delete.result(LIVE, new_uid="") is None
-    held = {**LIVE, "metadata": {**LIVE["metadata"], "finalizers": ["f"]}}
-    leaving = delete.result(held, new_uid="")
+    finalized = {**LIVE, "metadata": {**LIVE["metadata"], "finalizers": ["f"]}}
+    leaving = delete.result(finalized, new_uid="")
     assert leaving is not None
     assert leaving["metadata"]["deletionTimestamp"]
     release = write("PATCH", {"metadata": {"finalizers": None}}, MERGE)

@@ -22,9 +22,9 @@ REQUEST = Request("keeper", "eu1", "prod", "web")
 
 @pytest.fixture
 async def rig(redis: Redis, tmp_path: pathlib.Path) -> AsyncGenerator[Rig]:
-    async with one_cluster(redis, tmp_path) as made:
-        made.server.create(PODS, pod("web"), "prod")
-        yield made
+    async with one_cluster(redis, tmp_path) as opened:
+        opened.server.create(PODS, pod("web"), "prod")
+        yield opened
 
 
 def events(rig: Rig, namespace: str = "prod") -> list[dict[str, Any]]:
@@ -37,18 +37,21 @@ async def say(cluster: Cluster, obj: dict[str, Any], message: str = "hello") -> 
 
 
 async def a_read_pod(rig: Rig) -> dict[str, Any]:
-    found = await rig.cluster.live.get(PODS, "prod", "web")
-    assert found is not None
-    return found
+    obj = await rig.cluster.live.get(PODS, "prod", "web")
+    assert obj is not None
+    return obj
 
 
 async def test_t7_repeats_raise_the_count_of_one_event(rig: Rig) -> None:
     pod = await a_read_pod(rig)
     for message in ("hello", "hello", "bye", "hello"):
         await say(rig.cluster, pod, message)
-    found = {one["message"]: one for one in events(rig)}
-    assert {message: one["count"] for message, one in found.items()} == {"hello": 3, "bye": 1}
-    hello = found["hello"]
+    by_message = {event["message"]: event for event in events(rig)}
+    assert {message: event["count"] for message, event in by_message.items()} == {
+        "hello": 3,
+        "bye": 1,
+    }
+    hello = by_message["hello"]
     assert hello["involvedObject"]["uid"] == pod["metadata"]["uid"]
     assert (hello["type"], hello["reason"]) == ("Normal", "Seen")
     assert hello["source"] == {"component": "fleetbus-keeper"}
@@ -57,11 +60,11 @@ async def test_t7_repeats_raise_the_count_of_one_event(rig: Rig) -> None:
 
 async def test_processes_that_say_the_same_count_together(rig: Rig) -> None:
     pod = await a_read_pod(rig)
-    one, two = rig.cluster, Cluster(rig.cluster.info, rig.fleet.reader, rig.cluster.live)
-    for cluster in (one, two, one, two):
+    first, two = rig.cluster, Cluster(rig.cluster.info, rig.fleet.reader, rig.cluster.live)
+    for cluster in (first, two, first, two):
         await say(cluster, pod)
-    await asyncio.gather(say(one, pod), say(two, pod))
-    assert [one["count"] for one in events(rig)] == [6]
+    await asyncio.gather(say(first, pod), say(two, pod))
+    assert [event["count"] for event in events(rig)] == [6]
 
 
 async def test_an_event_whose_hour_is_over_begins_again(rig: Rig) -> None:
@@ -70,14 +73,14 @@ async def test_an_event_whose_hour_is_over_begins_again(rig: Rig) -> None:
     name = events(rig)[0]["metadata"]["name"]
     rig.server.delete("v1/events", "prod", name)
     await say(rig.cluster, pod)
-    assert [one["count"] for one in events(rig)] == [1]
+    assert [event["count"] for event in events(rig)] == [1]
 
 
 async def test_an_event_of_a_cluster_scoped_object_is_in_default(rig: Rig) -> None:
     namespace = await rig.cluster.live.get("v1/namespaces", "", "prod")
     assert namespace is not None
     await say(rig.cluster, namespace)
-    assert [one["involvedObject"]["kind"] for one in events(rig, "default")] == ["Namespace"]
+    assert [event["involvedObject"]["kind"] for event in events(rig, "default")] == ["Namespace"]
 
 
 async def test_too_much_about_one_object_is_dropped_and_counted(rig: Rig) -> None:
@@ -100,7 +103,7 @@ async def test_what_cannot_be_said_fails_nothing_and_is_counted(rig: Rig) -> Non
 
 async def test_words_longer_than_an_event_may_be_are_cut(rig: Rig) -> None:
     await say(rig.cluster, await a_read_pod(rig), "x" * 5000)
-    assert [len(one["message"]) for one in events(rig)] == [1024]
+    assert [len(event["message"]) for event in events(rig)] == [1024]
 
 
 def counted(outcome: str) -> float:

@@ -36,7 +36,7 @@ async def server() -> AsyncGenerator[Server]:
         connections.add(asyncio.current_task())
         with contextlib.suppress(asyncio.IncompleteReadError, OSError, asyncio.CancelledError):
             while await reader.readuntil(b"\r\n\r\n"):
-                status, kind, body = made.answer
+                status, kind, body = fake.answer
                 head = f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nConnection: close\r\n"
                 writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
                 await writer.drain()
@@ -52,20 +52,20 @@ async def server() -> AsyncGenerator[Server]:
         "current-context": "c",
     }
     async with KubeClient(KubeConfig(json.dumps(document))) as client:
-        made = Server(client)
-        yield made
+        fake = Server(client)
+        yield fake
     listening.close()
 
 
 def status(**fields: Any) -> str:
-    whole: dict[str, Any] = {
+    document: dict[str, Any] = {
         "kind": "Status",
         "apiVersion": "v1",
         "metadata": {},
         "status": "Failure",
         "code": 404,
     }
-    return json.dumps(whole | fields)
+    return json.dumps(document | fields)
 
 
 def not_found(**details: str) -> str:

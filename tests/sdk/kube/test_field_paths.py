@@ -52,9 +52,9 @@ POD = {
     ],
 )
 def test_a_path_finds_its_field(path: str, value: Value):
-    found = FieldPath.parse(path)
-    assert found.read(POD) == value
-    assert FieldPath.parse(str(found)) == found
+    field_path = FieldPath.parse(path)
+    assert field_path.read(POD) == value
+    assert FieldPath.parse(str(field_path)) == field_path
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ TREE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("path", "found"),
+    ("path", "values"),
     [
         (".metadata.name", ["web"]),
         ("metadata.name", ["web"]),
@@ -59,8 +59,8 @@ TREE: dict[str, Any] = {
         (".", [TREE]),
     ],
 )
-def test_a_path_finds_its_values(path: str, found: list[Any]):
-    assert JsonPath.parse(path).find(TREE) == found
+def test_a_path_finds_its_values(path: str, values: list[Any]):
+    assert JsonPath.parse(path).find(TREE) == values
 
 
 @pytest.mark.parametrize(

@@ -33,14 +33,14 @@ def _render(template: str) -> dict[str, str]:
 
 
 def test_each_template_is_rendered_like_client_go_or_refused():
-    theirs = json.loads(JSONPATHS.read_text())
-    assert list(theirs) == sorted(templates()), "run tests/run.py support.client_go.goldens"
+    expected = json.loads(JSONPATHS.read_text())
+    assert list(expected) == sorted(templates()), "run tests/run.py support.client_go.goldens"
     differences = {
-        template: (ours, answer)
-        for template, answer in theirs.items()
+        template: (actual, answer)
+        for template, answer in expected.items()
         if template not in _REFUSED | _UNORDERED
-        and (ours := _render(template)) != answer
-        and not ("error" in ours and "error" in answer)
+        and (actual := _render(template)) != answer
+        and not ("error" in actual and "error" in answer)
     }
     assert differences == {}
     assert [each for each in sorted(_REFUSED) if "error" not in _render(each)] == []
@@ -51,7 +51,7 @@ def test_the_answers_beside_the_tests_are_those_of_client_go():
     program = find_go_program("jsonpath")
     if program is None:
         pytest.skip("needs Go 1.24 and the modules of tests/bench/peers/informer/go.mod")
-    theirs, kept = render_with_client_go(program), json.loads(JSONPATHS.read_text())
+    actual, recorded_answers = render_with_client_go(program), json.loads(JSONPATHS.read_text())
     for template in _UNORDERED:
-        del theirs[template], kept[template]
-    assert theirs == kept
+        del actual[template], recorded_answers[template]
+    assert actual == recorded_answers

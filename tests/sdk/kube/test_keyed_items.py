@@ -64,7 +64,7 @@ def test_d26_fields_of_an_item_are_those_that_each_comparison_finds(item: Tree, 
         if all(name in item and _same(item[name], value) for name, value in key.items())
     }
     # Of two spellings of one key, which no server writes, the last counts.
-    assert {found["at"] for found in FieldsByKey(fields).of(item)} == expected
+    assert {field["at"] for field in FieldsByKey(fields).of(item)} == expected
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,10 @@ def _copies(count: int) -> tuple[Tree, Tree]:
 
 
 def _odd_keys(count: int) -> tuple[Tree, Tree]:
-    wanted, live = _keyed(count)
+    desired, live = _keyed(count)
     parts: Tree = {f'k:{{"m{at}":1}}': {} for at in range(count)}
     live["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"] = {"f:items": parts}
-    return wanted, live
+    return desired, live
 
 
 def _set(count: int) -> tuple[Tree, Tree]:
@@ -118,9 +118,9 @@ def test_d3_a_list_of_thousands_is_compared_at_once(
     make: Callable[[int], tuple[Tree, Tree]], is_same: bool
 ):
     """It took minutes, in which the process did nothing else: the square of the items."""
-    wanted, live = make(5000)
+    desired, live = make(5000)
     began = time.process_time()
-    assert is_applied(wanted, live, "ours") is is_same
+    assert is_applied(desired, live, "ours") is is_same
     assert time.process_time() - began < 3
 
 
@@ -129,10 +129,10 @@ ODD_ENTRIES: list[Any] = [7, "x", [7], ["x"], [None], [{"manager": "ours", "oper
 
 @pytest.mark.parametrize("entries", ODD_ENTRIES, ids=str)
 def test_d3_odd_managed_fields_say_nothing(entries: Any):
-    wanted, live = _keyed(2)
+    desired, live = _keyed(2)
     live["metadata"]["managedFields"] = entries
-    assert not is_applied(wanted, live, "ours")
+    assert not is_applied(desired, live, "ours")
     live["metadata"]["managedFields"] = [
         {"manager": "ours", "operation": "Apply", "apiVersion": "v1", "fieldsV1": entries}
     ]
-    assert not is_applied(wanted, live, "ours")
+    assert not is_applied(desired, live, "ours")

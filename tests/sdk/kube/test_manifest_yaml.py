@@ -23,16 +23,16 @@ from fleetbus.kube.manifest_yaml import read_documents
     ],
 )
 def test_scalars_and_keys_are_those_of_kubectl(text: str, expected: object):
-    (found,) = read_documents(text)
+    (document,) = read_documents(text)
 
     if expected is None:
         expected = text[1:-1].split(", ")  # each of them as it stands there
     if expected is ...:
         inner = {"true": 1}
         expected = {"a": inner, "b": inner, "c": {"true": 1, "d": 2}}
-    assert found == expected
-    assert orjson.loads(orjson.dumps(found)) == found
-    assert repr(found) == repr(expected)  # True is 1, but for this
+    assert document == expected
+    assert orjson.loads(orjson.dumps(document)) == document
+    assert repr(document) == repr(expected)  # True is 1, but for this
 
 
 def test_empty_documents_are_left_out():

@@ -14,7 +14,7 @@ from fleetbus_proto.resources import parse_resource_name
 
 
 @pytest.mark.parametrize(
-    ("word", "meant"),
+    ("word", "resolved"),
     [
         ("deploy", ("apps", None, "deployments")),
         ("pod", ("core", None, "pods")),
@@ -28,9 +28,9 @@ from fleetbus_proto.resources import parse_resource_name
     ],
 )
 def test_singulars_and_short_names_resolve_as_in_kubectl(
-    word: str, meant: tuple[str | None, str | None, str]
+    word: str, resolved: tuple[str | None, str | None, str]
 ):
-    assert with_plural(parse_resource_name(word)[0]) == meant
+    assert with_plural(parse_resource_name(word)[0]) == resolved
 
 
 def test_the_names_of_built_in_types_are_those_of_kubernetes():
@@ -38,9 +38,9 @@ def test_the_names_of_built_in_types_are_those_of_kubernetes():
     recorded = json.loads((Path(__file__).parent / "resource-names-1.37.2.json").read_text())
     plain: dict[str, list[str]] = {"shortNames": [], "categories": []}
 
-    found = {key: _names(key) for key in recorded | dict.fromkeys(CATEGORIES, plain)}
+    names = {key: _names(key) for key in recorded | dict.fromkeys(CATEGORIES, plain)}
 
-    assert found == recorded
+    assert names == recorded
 
 
 def _names(key: str) -> dict[str, Any]:

@@ -84,8 +84,8 @@ async def client(server: Hostile) -> AsyncGenerator[KubeClient]:
         "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
         "users": [{"name": "x", "user": {"token": "t"}}],
     }
-    async with KubeClient(KubeConfig(json.dumps(document))) as made:
-        yield made
+    async with KubeClient(KubeConfig(json.dumps(document))) as kube:
+        yield kube
 
 
 async def test_s7_a_single_answer_is_read_up_to_its_limit(server: Hostile, client: KubeClient):
@@ -128,7 +128,7 @@ async def test_s7_other_tasks_run_while_a_large_answer_is_cut_into_items():
             await asyncio.sleep(0)
 
     other = asyncio.create_task(count())
-    parts = [part async for part in yielding_chunks(b"x" * MIB)]
+    parts = [chunk async for chunk in yielding_chunks(b"x" * MIB)]
     other.cancel()
     assert b"".join(parts) == b"x" * MIB
     assert turns >= len(parts) - 1 >= 15
@@ -141,10 +141,10 @@ async def test_s7_a_large_page_is_cut_while_it_is_read(
     monkeypatch.setattr(listing, "_WHOLE_LIMIT", 100_000)
     server.body = bomb(listed(40, 20_000, is_custom=is_custom), 0)
     async with aclosing(list_pages(client, TARGET)) as pages:
-        found = [page async for page in pages]
-    assert sum(len(page.items) for page in found) == 40
-    assert {page.resource_version for page in found} == {"7"}
-    assert (len(found) > 1) is not is_custom
+        received = [page async for page in pages]
+    assert sum(len(page.items) for page in received) == 40
+    assert {page.resource_version for page in received} == {"7"}
+    assert (len(received) > 1) is not is_custom
 
 
 async def test_s7_a_list_holds_no_object_and_no_wait_over_its_limit(
@@ -153,12 +153,12 @@ async def test_s7_a_list_holds_no_object_and_no_wait_over_its_limit(
     monkeypatch.setattr(listing, "_WHOLE_LIMIT", 100_000)
     monkeypatch.setattr(listing, "LINE_LIMIT", 2 * MIB)
     monkeypatch.setattr(listing, "_WAITING_LIMIT", 3 * MIB)
-    for body, what in (
+    for body, problem in (
         (bomb(listed(1, 0)[:-4], 5), "an object of the list is larger than 2 MiB"),
         (bomb(listed(400, 20_000, is_custom=True), 0), "version comes last, is larger than 3 MiB"),
     ):
         server.body = body
-        with pytest.raises(ServerError, match=what):
+        with pytest.raises(ServerError, match=problem):
             async with aclosing(list_pages(client, TARGET)) as pages:
                 assert [page async for page in pages]
 

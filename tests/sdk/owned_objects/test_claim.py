@@ -40,9 +40,9 @@ def test_d4_whose_object_it_is(owner: Owner | None, recorded: str, ownership: Ow
 def test_d4_a_mark_that_cannot_be_read_is_nobodys():
     obj = owned_by(OWNER)
     obj["metadata"]["annotations"] = dict.fromkeys(obj["metadata"]["annotations"], "{broken")
-    found = claim(obj, OWNER, recorded_uid="live")
-    assert found.ownership is Ownership.MALFORMED
-    assert not found.is_confirmed
+    verdict = claim(obj, OWNER, recorded_uid="live")
+    assert verdict.ownership is Ownership.MALFORMED
+    assert not verdict.is_confirmed
 
 
 @pytest.mark.parametrize("missing", ["labels", "annotations"])
@@ -72,7 +72,7 @@ def test_d5_the_mark_of_another_confirms_nothing(owner: Owner | None):
 def test_d4_d5_for_which_cluster_it_was_written(
     target: tuple[str, str], ownership: Ownership, is_here: bool
 ):
-    found = claim(owned_by(OWNER.on(*target)), OWNER.on("c", "uid"))
-    assert (found.ownership, found.is_here) == (ownership, is_here)
-    assert bool(found.message) is not is_here
-    assert found.is_confirmed
+    verdict = claim(owned_by(OWNER.on(*target)), OWNER.on("c", "uid"))
+    assert (verdict.ownership, verdict.is_here) == (ownership, is_here)
+    assert bool(verdict.message) is not is_here
+    assert verdict.is_confirmed

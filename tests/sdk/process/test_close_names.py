@@ -27,7 +27,7 @@ def test_a8_long_names_of_few_letters_take_no_time(letters: str, length: int):
     def name() -> str:
         return "".join(chance.choices(letters, k=length))
 
-    names, asked = [name() for _ in range(20)] * 500, name()
+    names, query = [name() for _ in range(20)] * 500, name()
     began = time.process_time()
-    close_names(asked, names)
+    close_names(query, names)
     assert time.process_time() - began < 1

@@ -99,8 +99,8 @@ async def test_metrics_are_those_of_the_registry(
     answer = await client.get("/metrics")
     assert "things_total 3.0" in answer.text
     assert answer.headers["content-type"].startswith("text/plain")
-    wanted = {"Accept": "application/openmetrics-text; version=1.0.0"}
-    answer = await client.get("/metrics", headers=wanted)
+    headers = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    answer = await client.get("/metrics", headers=headers)
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
     assert answer.text.endswith("# EOF\n")
 

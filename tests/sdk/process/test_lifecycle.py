@@ -131,15 +131,15 @@ async def test_a_loop_that_raises_stops_the_others_and_is_reported():
 
 
 async def test_loops_are_tasks_with_their_names():
-    found: list[str] = []
+    names: list[str] = []
 
     async def look() -> None:
         task = asyncio.current_task()
         assert task is not None
-        found.append(task.get_name())
+        names.append(task.get_name())
 
     await run_until_stopped(watch=look())
-    assert found == ["watch"]
+    assert names == ["watch"]
 
 
 async def test_the_signal_handlers_are_given_back():

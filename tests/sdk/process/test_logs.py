@@ -33,9 +33,9 @@ WANTED = {
 
 @pytest.fixture
 async def queue(redis: Redis) -> AsyncGenerator[RedisQueue]:
-    made = RedisQueue(redis, "copier", policy=POLICY)
-    yield made
-    await made.aclose()
+    redis_queue = RedisQueue(redis, "copier", policy=POLICY)
+    yield redis_queue
+    await redis_queue.aclose()
 
 
 @pytest.fixture
@@ -74,11 +74,11 @@ def test_s1_no_line_of_a_process_shows_variables_or_what_an_error_says_of_a_secr
         log.exception("one")
         log.error("two", exc_info=e)  # noqa: TRY400 -- the other spelling
         log.warning("three", error=str(e), reason=f"token: {hunter}", count=3)
-    said = capsys.readouterr().err
-    assert "S3CRET" not in said
-    assert said.count("ValueError: refused: password=***") == 2
-    assert said.count("raise ValueError(f") == 2
-    assert "token: ***" in said
+    errors = capsys.readouterr().err
+    assert "S3CRET" not in errors
+    assert errors.count("ValueError: refused: password=***") == 2
+    assert errors.count("raise ValueError(f") == 2
+    assert "token: ***" in errors
 
 
 def test_s1_what_asyncio_says_of_a_task_that_nobody_awaited_shows_no_secret(
@@ -112,13 +112,13 @@ async def test_g7_lines_of_both_kinds_of_loggers_in_both_kinds_of_functions_name
             await queue.add([Add(FIRST)])
             await eventually(lambda: counted("done") == before + 1)
     mine = next(line for line in lines if line["event"] == "mine")
-    theirs: dict[str, Any] = json.loads(written.getvalue())
-    assert mine["reconcile_id"] == theirs["reconcile_id"]
-    for line in (mine, theirs):
+    other: dict[str, Any] = json.loads(written.getvalue())
+    assert mine["reconcile_id"] == other["reconcile_id"]
+    for line in (mine, other):
         assert {field: line[field] for field in WANTED} == WANTED
-    assert theirs["event"] == "mine too, in short"
-    assert (theirs["level"], theirs["logger"]) == ("error", "of.a.user")
-    assert "ValueError: invalid literal" in theirs["exception"]
+    assert other["event"] == "mine too, in short"
+    assert (other["level"], other["logger"]) == ("error", "of.a.user")
+    assert "ValueError: invalid literal" in other["exception"]
 
 
 async def test_g7_every_line_that_the_worker_writes_about_a_run_names_it(

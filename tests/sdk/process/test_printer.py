@@ -42,25 +42,25 @@ def is_harmless(text: str) -> bool:
 
 @given(TEXTS)
 def test_s11_a_line_is_one_line_of_what_is_printed_as_itself(text: str):
-    shown = written(line, text)
-    assert shown.endswith("\n")
-    assert shown[:-1].isprintable()
-    assert len(shown) == len(text) + 1
+    output = written(line, text)
+    assert output.endswith("\n")
+    assert output[:-1].isprintable()
+    assert len(output) == len(text) + 1
 
 
 @given(TEXTS)
 def test_s11_texts_of_several_lines_and_notes_keep_their_lines_only(text: str):
     assert is_harmless(written(block, text))
-    shown = written(note, f"fleetbus: {text}")
-    assert is_harmless(shown)
-    assert all(other.startswith("  ") for other in shown.split("\n")[1:-1])
+    output = written(note, f"fleetbus: {text}")
+    assert is_harmless(output)
+    assert all(other.startswith("  ") for other in output.split("\n")[1:-1])
 
 
 @given(st.dictionaries(TEXTS, TEXTS | st.lists(TEXTS, max_size=2), max_size=3))
 def test_s11_json_and_yaml_escape_and_lose_nothing(tree: dict[str, object]):
-    shown = written(json_text, render_json(tree))
-    assert is_harmless(shown)
-    assert json.loads(shown) == tree
+    output = written(json_text, render_json(tree))
+    assert is_harmless(output)
+    assert json.loads(output) == tree
     rendered = render_yaml(tree)
     assert is_harmless(rendered)
     assert yaml.safe_load(rendered) == tree
@@ -88,9 +88,9 @@ def test_s11_a_traceback_shows_no_message_as_it_is(capsys: pytest.CaptureFixture
         fail()
     except ValueError as error:
         print_traceback(type(error), error, error.__traceback__)
-    shown = capsys.readouterr().err
-    assert is_harmless(shown)
-    assert "ValueError: ?]0;owned" in shown
+    errors = capsys.readouterr().err
+    assert is_harmless(errors)
+    assert "ValueError: ?]0;owned" in errors
 
 
 def fail() -> None:
@@ -113,6 +113,6 @@ def test_s11_log_lines_for_people_have_nothing_that_a_terminal_obeys(
             log.exception("failed", cluster=EVIL)
     finally:
         structlog.reset_defaults()
-    shown = out.getvalue()
-    assert "?[2K" in shown
-    assert is_harmless(shown)
+    output = out.getvalue()
+    assert "?[2K" in output
+    assert is_harmless(output)

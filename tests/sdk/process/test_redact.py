@@ -12,7 +12,7 @@ CANARY = "S3CRET"
 
 
 @pytest.mark.parametrize(
-    ("address", "shown"),
+    ("address", "expected"),
     [
         ("nats://127.0.0.1:4222", "nats://127.0.0.1:4222"),
         ("127.0.0.1:4222", "127.0.0.1:4222"),
@@ -33,9 +33,9 @@ CANARY = "S3CRET"
         ("unix:///run/redis.sock?password=S3CRET", "unix:///run/redis.sock"),
     ],
 )
-def test_an_address_is_shown_without_what_logs_in(address: str, shown: str):
-    assert without_secrets(address) == shown
-    assert CANARY not in shown
+def test_an_address_is_shown_without_what_logs_in(address: str, expected: str):
+    assert without_secrets(address) == expected
+    assert CANARY not in expected
 
 
 @pytest.mark.parametrize(

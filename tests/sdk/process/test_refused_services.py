@@ -123,10 +123,10 @@ async def test_s2_a_refused_service_names_the_file_waits_and_shows_no_secret(
         for name, child in children.items():
             await eventually(lambda name=name: _is_connected(tmp_path, name), WITHIN)
             child.raise_if_ended()
-            shown = [(tmp_path / f"{name}.log").read_text()]
-            shown += [(await read_probe(tmp_path / f"{name}.port", "/metrics"))[1]]
-            shown += [Path(f"/proc/{child.pid}/{file}").read_text() for file in _OF_PROCESS]
-            assert CANARY not in "".join(shown), name
+            texts = [(tmp_path / f"{name}.log").read_text()]
+            texts += [(await read_probe(tmp_path / f"{name}.port", "/metrics"))[1]]
+            texts += [Path(f"/proc/{child.pid}/{file}").read_text() for file in _OF_PROCESS]
+            assert CANARY not in "".join(texts), name
 
 
 _OF_SERVERS = frozenset({"nats", "redis", "shards", "start", "stream", "snapshot"})
@@ -191,8 +191,8 @@ async def _all_say(folder: Path, names: Collection[str], pattern: str) -> None:
     """Wait until none of these services is ready, and each says why; all of them are alive."""
 
     async def is_said(name: str) -> bool:
-        status, said = await read_probe(folder / f"{name}.port", "/readyz")
-        return status == 503 and re.search(pattern, said) is not None
+        status, body = await read_probe(folder / f"{name}.port", "/readyz")
+        return status == 503 and re.search(pattern, body) is not None
 
     for name in set(names) & set(SERVICES):
         await eventually(lambda name=name: is_said(name), WITHIN)
@@ -205,10 +205,10 @@ async def _misses_kubeconfig(folder: Path, name: str) -> bool:
 
 
 async def _is_refused(folder: Path, name: str) -> bool:
-    status, said = await read_probe(folder / f"{name}.port", "/readyz")
-    return status == 503 and "_PASSWORD_FILE" in said
+    status, body = await read_probe(folder / f"{name}.port", "/readyz")
+    return status == 503 and "_PASSWORD_FILE" in body
 
 
 async def _is_connected(folder: Path, name: str) -> bool:
-    _, said = await read_probe(folder / f"{name}.port", "/readyz")
-    return not _OF_SERVERS & {line.partition(":")[0] for line in said.splitlines()}
+    _, body = await read_probe(folder / f"{name}.port", "/readyz")
+    return not _OF_SERVERS & {line.partition(":")[0] for line in body.splitlines()}

@@ -16,8 +16,12 @@ def test_s8_a_file_that_would_hang_or_fill_the_memory_is_refused(tmp_path: Path)
     (tmp_path / "endless").symlink_to("/dev/zero")
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(100_000_000)
-    for name, said in (("fifo", "regular"), ("endless", "regular"), ("huge", "larger than 1024")):
-        with pytest.raises(CredentialsError, match=f"CA_FILE.*{name}.*{said}"):
+    for name, problem in (
+        ("fifo", "regular"),
+        ("endless", "regular"),
+        ("huge", "larger than 1024"),
+    ):
+        with pytest.raises(CredentialsError, match=f"CA_FILE.*{name}.*{problem}"):
             SecretFile("CA_FILE", tmp_path / name).read()
 
 

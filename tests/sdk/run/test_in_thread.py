@@ -26,9 +26,9 @@ from support.stores.workqueue import named
 
 @pytest.fixture
 async def queue(redis: Redis) -> AsyncGenerator[RedisQueue]:
-    made = RedisQueue(redis, "copier", policy=POLICY)
-    yield made
-    await made.aclose()
+    redis_queue = RedisQueue(redis, "copier", policy=POLICY)
+    yield redis_queue
+    await redis_queue.aclose()
 
 
 class Plain:
@@ -52,13 +52,13 @@ class Plain:
 async def test_r7_a_plain_function_runs_in_a_thread_and_belongs_to_its_run(
     queue: RedisQueue, valkey_url: str
 ) -> None:
-    seen: list[Any] = []
-    plain = Plain(lambda request, _fleet: seen.append((current_run(), request)))
+    calls: list[Any] = []
+    plain = Plain(lambda request, _fleet: calls.append((current_run(), request)))
     before = counted("done")
     async with working(queue, valkey_url, plain):
         await queue.add([Add(FIRST)])
         await eventually(lambda: counted("done") == before + 1)
-    ((run, request),) = seen
+    ((run, request),) = calls
     assert run is not None
     assert run.request == request == FIRST
     assert threading.main_thread().name not in plain.threads
@@ -67,19 +67,19 @@ async def test_r7_a_plain_function_runs_in_a_thread_and_belongs_to_its_run(
 async def test_r7_a_plain_function_reaches_the_clusters_through_wait(
     queue: RedisQueue, valkey_url: str
 ) -> None:
-    seen: list[object] = []
+    answers: list[object] = []
 
     def act(_request: Request, fleet: Fleet) -> None:
         try:
             fleet.wait(fleet.get_all("v1/pods", "ns", "a"))
-            seen.append(fleet.wait(_answer(7)))
+            answers.append(fleet.wait(_answer(7)))
             fleet.wait(_fail())
         except ClusterNotFound as e:
-            seen.append(str(e))
+            answers.append(str(e))
 
     async with working(queue, valkey_url, Plain(act)):
         await queue.add([Add(FIRST)])
-        await eventually(lambda: seen == [7, "asked for it"])
+        await eventually(lambda: answers == [7, "asked for it"])
 
 
 async def _answer(value: int) -> int:
@@ -91,16 +91,16 @@ async def _fail() -> None:
 
 
 async def test_r7_wait_elsewhere_says_what_it_is_for(queue: RedisQueue, valkey_url: str) -> None:
-    seen: list[object] = []
+    outcomes: list[object] = []
 
     async def act(_request: Request, fleet: Fleet) -> None:
         with pytest.raises(RuntimeError, match="`await` it"):
             fleet.wait(_answer(7))
-        seen.append("stopped")
+        outcomes.append("stopped")
 
     async with working(queue, valkey_url, act):
         await queue.add([Add(FIRST)])
-        await eventually(lambda: seen == ["stopped"])
+        await eventually(lambda: outcomes == ["stopped"])
 
 
 async def test_r7_a_late_plain_function_keeps_its_slot_and_lease_until_it_returns(
@@ -122,7 +122,7 @@ async def test_r7_a_late_plain_function_keeps_its_slot_and_lease_until_it_return
         time_is_over = time.monotonic() + 0.2
         await eventually(lambda: time.monotonic() > time_is_over)
         assert plain.started == [FIRST]
-        assert [one.request for one in await queue.processing()] == [FIRST]
+        assert [lease.request for lease in await queue.processing()] == [FIRST]
         may_return.set()
         await eventually(lambda: SECOND in plain.finished)
         await eventually(lambda: counted("retried") == before + 1)

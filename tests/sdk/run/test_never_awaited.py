@@ -37,10 +37,10 @@ class Service:
         self.written: list[str] = []
 
     @must_be_awaited
-    async def write(self, what: str) -> str:
+    async def write(self, text: str) -> str:
         await asyncio.sleep(0)
-        self.written.append(what)
-        return what
+        self.written.append(text)
+        return text
 
 
 @pytest.fixture
@@ -82,16 +82,16 @@ async def test_a_call_keeps_no_argument_alive_until_the_collector_runs(service: 
         gc.enable()
 
 
-def use_index(found: Any) -> None:
-    found["spec"]
+def use_index(obj: Any) -> None:
+    obj["spec"]
 
 
-def use_attribute(found: Any) -> None:
-    found.get("spec")
+def use_attribute(obj: Any) -> None:
+    obj.get("spec")
 
 
-def use_loop(found: Any) -> None:
-    list(found)
+def use_loop(obj: Any) -> None:
+    list(obj)
 
 
 @pytest.mark.parametrize("use", [use_index, use_attribute, use_loop])
@@ -200,9 +200,9 @@ def test_a_note_costs_a_few_microseconds(service: Service):
 
 @pytest.fixture
 async def queue(redis: Redis) -> AsyncGenerator[RedisQueue]:
-    made = RedisQueue(redis, "copier", policy=POLICY)
-    yield made
-    await made.aclose()
+    redis_queue = RedisQueue(redis, "copier", policy=POLICY)
+    yield redis_queue
+    await redis_queue.aclose()
 
 
 async def test_r8_a_forgotten_await_fails_the_run_and_the_log_names_the_line(

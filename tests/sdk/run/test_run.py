@@ -76,7 +76,7 @@ def test_r5_a_write_of_long_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("known", "is_behind"),
+    ("version", "is_behind"),
     [
         ((1, "9"), True),
         ((1, "10"), False),
@@ -86,11 +86,11 @@ def test_r5_a_write_of_long_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) ->
         ((1, "not-a-number"), False),
     ],
 )
-def test_p10_older_than_the_trigger_is_behind(known: tuple[int, str], *, is_behind: bool) -> None:
+def test_p10_older_than_the_trigger_is_behind(version: tuple[int, str], *, is_behind: bool) -> None:
     run = Run(REQUEST, trigger=(1, "10"), own="core/pods")
-    assert run.is_behind(WEB, known) is is_behind
-    assert not run.is_behind(ref("other"), known)
-    assert not run.is_behind(WEB._replace(resource="apps/deployments"), known)
+    assert run.is_behind(WEB, version) is is_behind
+    assert not run.is_behind(ref("other"), version)
+    assert not run.is_behind(WEB._replace(resource="apps/deployments"), version)
 
 
 def test_p10_without_a_trigger_or_with_several_own_resources_nothing_is_behind() -> None:

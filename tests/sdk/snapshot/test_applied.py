@@ -38,9 +38,9 @@ class Watched:
 
 @pytest.fixture
 async def watched(redis: Redis) -> Watched:
-    made = Watched(redis)
-    await made.snapshot.set_up("eu1")
-    return made
+    watched_snapshot = Watched(redis)
+    await watched_snapshot.snapshot.set_up("eu1")
+    return watched_snapshot
 
 
 @pytest.mark.parametrize(
@@ -83,10 +83,10 @@ async def test_p9_what_the_projector_does_not_apply_in_time_the_controller_appli
     await watched.snapshot.apply(*projected)
     await watched.check.ensure([event])
     assert watched.by_controller == [event]
-    found = await watched.snapshot.reader.versions(
+    versions = await watched.snapshot.reader.versions(
         event.cluster, event.resource_key, [("prod", event.name)]
     )
-    assert found["prod", event.name].resource_version == event.resource_version
+    assert versions["prod", event.name].resource_version == event.resource_version
 
 
 async def test_p9_it_waits_for_a_projector_that_is_a_moment_later(watched: Watched):

@@ -266,8 +266,8 @@ async def test_indexes_follow_labels_and_owners_and_leave_nothing_behind(snapsho
     assert await snapshot.names(labels=LabelSelector.parse("app=web")) == ["web"]
     assert await snapshot.names(labels=LabelSelector.parse("tier=front")) == []
     await snapshot.apply(LIVE.deleted("web", 7))
-    held = await snapshot.all_keys()
-    assert not [key for key in held if ":labels:" in key or ":owners:" in key]
+    stored_keys = await snapshot.all_keys()
+    assert not [key for key in stored_keys if ":labels:" in key or ":owners:" in key]
 
 
 async def test_a5_each_visible_change_bumps_the_counter_and_is_reported_in_the_feed(

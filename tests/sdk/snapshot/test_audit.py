@@ -105,12 +105,12 @@ def beat(
 @pytest.fixture
 async def rig(redis: Redis) -> Rig:
     """Pods web (50) and db (60), listed at 100."""
-    made = Rig(redis)
-    await made.snapshot.set_up("eu1", "us1")
-    await made.snapshot.run_epoch(FIRST, web=50, db=60)
-    made_of = await made.snapshot.writer.sweeps.find_pending("eu1")
-    await made.snapshot.writer.sweeps.finish(made_of[0])
-    return made
+    audit_rig = Rig(redis)
+    await audit_rig.snapshot.set_up("eu1", "us1")
+    await audit_rig.snapshot.run_epoch(FIRST, web=50, db=60)
+    made_of = await audit_rig.snapshot.writer.sweeps.find_pending("eu1")
+    await audit_rig.snapshot.writer.sweeps.finish(made_of[0])
+    return audit_rig
 
 
 async def test_p15_an_audit_that_agrees_is_clean_at_once_and_leaves_nothing(rig: Rig):
@@ -252,8 +252,8 @@ async def test_w8_p15_an_audit_without_all_its_pages_is_never_evaluated(rig: Rig
 
 async def test_p15_pages_may_come_again_and_in_any_order(rig: Rig):
     first: dict[str, Any] = {"objects": {"cache": 1}, "last": False}
-    rest: dict[str, Any] = {"objects": {"web": 50}, "number": 1, "after": ("prod", "cache")}
-    for fields in (rest, first, first, rest):
+    last_page: dict[str, Any] = {"objects": {"web": 50}, "number": 1, "after": ("prod", "cache")}
+    for fields in (last_page, first, first, last_page):
         await rig.take(**fields)
     assert await rig.findings() == {("missing", "prod/cache"), ("ghost", "prod/db")}
 

@@ -154,22 +154,22 @@ async def test_p6_candidates_are_what_a_complete_list_did_not_hold(snapshot: Sna
     await snapshot.apply(FIRST.deleted("cache", 160))
     state = await snapshot.run_epoch(SECOND, web=5)
     assert state.complete
-    found = [c async for c in snapshot.writer.sweeps.find_candidates(state.epoch, chunk=1)]
-    assert sorted((c.name, c.resource_version, c.object) for c in found) == [
+    candidates = [c async for c in snapshot.writer.sweeps.find_candidates(state.epoch, chunk=1)]
+    assert sorted((c.name, c.resource_version, c.object) for c in candidates) == [
         ("db", "6", body_of("db", 6)),
         ("missed", "150", body_of("missed", 150)),
     ]
-    assert {c.uid for c in found} == {"uid-db", "uid-missed"}
+    assert {c.uid for c in candidates} == {"uid-db", "uid-missed"}
 
 
 @pytest.mark.parametrize("is_left_first", [True, False])
 async def test_p6_what_left_one_selection_and_stands_in_another_is_not_gone(
     snapshot: Snapshot, is_left_first: bool
 ):
-    one, other = Source(rank=(100, 1), scope="one"), Source(rank=(100, 2), scope="other")
-    await snapshot.run_epoch(one, web=5)
+    first, other = Source(rank=(100, 1), scope="one"), Source(rank=(100, 2), scope="other")
+    await snapshot.run_epoch(first, web=5)
     await snapshot.run_epoch(other, web=5)
-    events = [one.deleted("web", 150, left_selection=True), other.modified("web", 150)]
+    events = [first.deleted("web", 150, left_selection=True), other.modified("web", 150)]
     await snapshot.apply(*(events if is_left_first else reversed(events)))
     state = await snapshot.run_epoch(Source(rank=(200, 3), scope="one"))
     assert await snapshot.sweep(state.epoch) == []
@@ -220,9 +220,9 @@ async def test_p6_a_sweep_is_pending_until_it_is_finished_whoever_crashed(snapsh
     later = await snapshot.run_epoch(SECOND, web=5, db=6)
     assert await snapshot.writer.sweeps.find_pending("eu1") == [later.epoch]
     await snapshot.writer.removal.drop_cluster("eu1")
-    held = await snapshot.all_keys()
+    stored_keys = await snapshot.all_keys()
     await snapshot.writer.sweeps.finish(later.epoch)
-    assert await snapshot.all_keys() == held
+    assert await snapshot.all_keys() == stored_keys
 
 
 async def test_p3_a_tombstone_goes_only_when_the_floor_has_passed_it(snapshot: Snapshot):
@@ -285,14 +285,14 @@ async def test_p3_the_last_state_goes_after_a_while_and_the_tombstone_still_guar
     hour, now = timedelta(hours=1), timedelta()
     assert await snapshot.writer.removal.drop_last_states("eu1", PODS, kept=hour) == 0
     assert await snapshot.writer.removal.find_tombstones("eu1") == [PODS]
-    held = await snapshot.reader.get_deleted("eu1", PODS, "prod", "web")
-    assert held is not None
-    assert held.body == body_of("web", 150)
+    deleted = await snapshot.reader.get_deleted("eu1", PODS, "prod", "web")
+    assert deleted is not None
+    assert deleted.body == body_of("web", 150)
     assert await snapshot.writer.removal.drop_last_states("eu1", PODS, kept=now) == 1
     assert await snapshot.writer.removal.drop_last_states("eu1", PODS, kept=now) == 0
-    held = await snapshot.reader.get_deleted("eu1", PODS, "prod", "web")
-    assert held is not None
-    assert not held.body
+    deleted = await snapshot.reader.get_deleted("eu1", PODS, "prod", "web")
+    assert deleted is not None
+    assert not deleted.body
     assert await snapshot.apply_one(FIRST.modified("web", 149)) == "stale"
 
 
@@ -372,7 +372,7 @@ async def test_a_cluster_that_left_leaves_no_key_and_others_stay(snapshot: Snaps
     clean = await snapshot.all_keys()
     us = Source(cluster="us1", rank=(100, 1))
     await snapshot.apply(us.listed("web", 5, metadata=metadata))
-    held = await snapshot.all_keys()
+    stored_keys = await snapshot.all_keys()
     await snapshot.apply(
         *(FIRST.listed(f"w{i}", i + 1, metadata=metadata) for i in range(30)),
         FIRST.deleted("gone", 150),
@@ -380,11 +380,11 @@ async def test_a_cluster_that_left_leaves_no_key_and_others_stay(snapshot: Snaps
     )
     await snapshot.writer.end_epoch(FIRST.end(30))
     await snapshot.writer.removal.drop_cluster("eu1")
-    assert await snapshot.all_keys() == held
+    assert await snapshot.all_keys() == stored_keys
     assert await snapshot.names(owner="rs", clusters=["eu1", "us1"]) == ["web"]
     assert await snapshot.apply_one(FIRST.added("web", 999)) == "refused"
     assert (await snapshot.feed())[-1][1:] == ("dropped", "")
     await snapshot.writer.removal.drop_cluster("us1")
     assert await snapshot.all_keys() - clean == set() | {
-        key for key in held if key.endswith(":feed")
+        key for key in stored_keys if key.endswith(":feed")
     }

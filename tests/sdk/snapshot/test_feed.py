@@ -38,8 +38,8 @@ def feed_of(snapshot: Snapshot) -> Feed:
 async def written(snapshot: Snapshot) -> list[tuple[int, str]]:
     """Version and key of every change, as the shards hold them."""
     shards = range(snapshot.keys.shards)
-    found = [entry for shard in shards for entry in await snapshot.feed(shard)]
-    return sorted((int(number.partition("-")[0]), key) for number, _, key in found)
+    entries = [entry for shard in shards for entry in await snapshot.feed(shard)]
+    return sorted((int(number.partition("-")[0]), key) for number, _, key in entries)
 
 
 async def write(snapshot: Snapshot, cluster: str, rounds: int) -> None:
@@ -56,14 +56,14 @@ async def write(snapshot: Snapshot, cluster: str, rounds: int) -> None:
 
 async def follow(feed: Feed, position: Position, most: int, until: asyncio.Event) -> list[Change]:
     """Read until `until` is set and nothing is left."""
-    found: list[Change] = []
+    feed_changes: list[Change] = []
     while True:
         is_last = until.is_set()
         changes, position = await feed.read(position, most=most)
         assert len(changes) <= most
-        found += changes
+        feed_changes += changes
         if is_last and not changes:
-            return found
+            return feed_changes
 
 
 @pytest.mark.parametrize("most", [3, 500])
@@ -80,7 +80,9 @@ async def test_a5_no_change_is_missed_or_comes_twice_while_all_shards_are_writte
     assert len({version for version, _ in expected}) == len(expected), "each has its own version"
     for reader in readers:
         changes = await reader
-        assert [(one.version, f"{one.namespace}/{one.name}") for one in changes] == expected
+        assert [
+            (change.version, f"{change.namespace}/{change.name}") for change in changes
+        ] == expected
 
 
 async def test_a5_a_watch_from_the_version_of_a_list_misses_nothing(snapshot: Snapshot):
@@ -89,12 +91,12 @@ async def test_a5_a_watch_from_the_version_of_a_list_misses_nothing(snapshot: Sn
     writing = asyncio.gather(*(write(snapshot, cluster, 30) for cluster in CLUSTERS))
     await asyncio.sleep(0.01)
     page = await snapshot.reader.list(ListQuery(clusters=CLUSTERS, resource=PODS))
-    listed = {(one.cluster, one.name): one.counter for one in page.entries}
+    listed = {(entry.cluster, entry.name): entry.counter for entry in page.entries}
     await writing
     changes, _ = await feed.read(Position(generation, page.counter))
-    versions = {(one.cluster, one.name): one.version for one in changes}
+    versions = {(change.cluster, change.name): change.version for change in changes}
     now = await snapshot.reader.list(ListQuery(clusters=CLUSTERS, resource=PODS))
-    latest = {(one.cluster, one.name): one.counter for one in now.entries}
+    latest = {(entry.cluster, entry.name): entry.counter for entry in now.entries}
     assert listed | versions == latest
 
 
@@ -103,7 +105,7 @@ async def test_a5_positions_move_on_without_changes_and_old_ones_stay_valid(snap
     first = await feed.end()
     await snapshot.apply(Source(cluster="eu1").added("web", 1))
     changes, second = await feed.read(first)
-    assert [(one.type, one.cluster, one.resource, one.name) for one in changes] == [
+    assert [(change.type, change.cluster, change.resource, change.name) for change in changes] == [
         ("added", "eu1", PODS, "web")
     ]
     assert await feed.read(first, most=1) == (changes, Position(first.generation, changes[-1][0]))
@@ -117,7 +119,7 @@ async def test_a5_a_dropped_cluster_is_a_change(snapshot: Snapshot):
     position = await feed.end()
     await snapshot.writer.removal.drop_cluster("us1")
     changes, _ = await feed.read(position)
-    assert [(one.type, one.cluster) for one in changes] == [("dropped", "us1")]
+    assert [(change.type, change.cluster) for change in changes] == [("dropped", "us1")]
 
 
 async def test_a5_a_position_before_the_start_of_the_feed_is_refused(snapshot: Snapshot):
@@ -169,7 +171,7 @@ async def test_a5_only_versions_of_this_feed_are_positions(snapshot: Snapshot):
     await snapshot.apply(Source(cluster="us1").added("web", 1))
     old, later = end, await feed.end()
     changes, _ = await feed.read(resume(old.version, later))
-    assert [one.name for one in changes] == ["web"]
+    assert [change.name for change in changes] == ["web"]
     with pytest.raises(ExpiredPosition, match="never issued"):
         resume(later.version + 1, later)
     with pytest.raises(ExpiredPosition, match="begun anew"):

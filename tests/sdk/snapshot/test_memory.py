@@ -44,10 +44,10 @@ async def come_and_go(snapshot: Snapshot, *names: str) -> int:
 async def test_clusters_that_come_and_go_leave_no_memory_behind(redis: Redis):
     snapshot = Snapshot(redis)
     await come_and_go(snapshot, "first", "second", "third")  # scripts are loaded, and buffers made
-    before, held = await used(redis), set(await snapshot.all_keys())
+    before, stored_keys = await used(redis), set(await snapshot.all_keys())
     taken = 0
     for turn in range(6):
         taken += await come_and_go(snapshot, f"a{turn}", f"b{turn}", f"c{turn}")
     assert taken > 18 * OBJECTS * 300
-    assert await snapshot.all_keys() == held
+    assert await snapshot.all_keys() == stored_keys
     assert await used(redis) - before < taken / 20

@@ -83,7 +83,7 @@ async def test_v6_a_rule_taken_away_is_caught(
     old, new = MUTATIONS[name]
     folder = resources.files("fleetbus.snapshot").joinpath("lua")
     guard, *texts = (
-        folder.joinpath(f"{part}.lua").read_text() for part in ("shared/guard", *SCRIPTS)
+        folder.joinpath(f"{script}.lua").read_text() for script in ("shared/guard", *SCRIPTS)
     )
     mutated = next((i for i, text in enumerate(texts) if old in guard + text), None)
     assert mutated is not None, "the mutation no longer fits the script"

@@ -23,18 +23,18 @@ _LARGE = {"annotations": {"note": "x" * 1_000}}
 
 
 async def list_all(snapshot: Snapshot, **query: Any) -> list[tuple[str, str, str]]:
-    found: list[tuple[str, str, str]] = []
+    places: list[tuple[str, str, str]] = []
     async for page in snapshot.reader.pages(ListQuery(resource=PODS, **query)):
         assert len(page.entries) <= query["limit"]
-        found += [(one.cluster, one.namespace, one.name) for one in page.entries]
-    return found
+        places += [(entry.cluster, entry.namespace, entry.name) for entry in page.entries]
+    return places
 
 
 async def commands(redis: Redis) -> int:
     """Return how often the server was asked for anything, apart from what scripts asked for."""
     stats: Any = await redis.info("commandstats")
-    asked = ("cmdstat_evalsha", "cmdstat_eval", "cmdstat_mget", "cmdstat_exec")
-    return sum(stats[name]["calls"] for name in asked if name in stats)
+    names = ("cmdstat_evalsha", "cmdstat_eval", "cmdstat_mget", "cmdstat_exec")
+    return sum(stats[name]["calls"] for name in names if name in stats)
 
 
 @pytest.fixture
@@ -73,10 +73,10 @@ async def test_objects_of_large_label_sets_are_listed_once_and_in_order(
     large: Snapshot, selector: str, step: int, limit: int
 ):
     labels, clusters = LabelSelector.parse(selector), ["us1", "eu1", "mars"]
-    found = await list_all(large, clusters=clusters, labels=labels, limit=limit)
-    assert found == _expected(step)
-    found = await list_all(large, clusters=clusters, labels=labels, namespace="n2", limit=limit)
-    assert found == _expected(step, "n2")
+    places = await list_all(large, clusters=clusters, labels=labels, limit=limit)
+    assert places == _expected(step)
+    places = await list_all(large, clusters=clusters, labels=labels, namespace="n2", limit=limit)
+    assert places == _expected(step, "n2")
 
 
 @pytest.mark.parametrize("limit", [1, 3, 100])
@@ -89,7 +89,7 @@ async def test_a_name_is_found_in_every_namespace_that_has_it(large: Snapshot, l
     await large.apply(*events)
     query = {"clusters": ["eu1", "us1"], "name": "same", "limit": limit}
     places = [(name, space) for name in ("eu1", "us1") for space in ("", "n1", "n3")]
-    assert [one[:2] for one in await list_all(large, **query)] == places
+    assert [place[:2] for place in await list_all(large, **query)] == places
     labels = LabelSelector.parse("all=yes")
     found = await list_all(large, **query, labels=labels)
     assert found == [("eu1", "n1", "same"), ("us1", "n1", "same")]
@@ -111,13 +111,15 @@ async def test_a2_a_made_up_token_does_not_lead_out_of_the_namespace(
     ]
     for query in queries:
         with subtests.test(query=query):
-            asked = ListQuery(clusters=["eu1"], resource=PODS, namespace="n2", limit=5_000, **query)
-            whole = await large.reader.list(asked)
-            assert {one.namespace for one in whole.entries} <= {"n2"}
+            list_query = ListQuery(
+                clusters=["eu1"], resource=PODS, namespace="n2", limit=5_000, **query
+            )
+            page = await large.reader.list(list_query)
+            assert {item.namespace for item in page.entries} <= {"n2"}
             for namespace, name in (("n1", "w"), ("", ""), ("\0", "\0"), ("n2", "")):
                 entry = Entry("eu1", namespace, name, "", "", b"", 0, "", 0)
-                forged = replace(asked, continue_token=whole.token_after(entry))
-                assert (await large.reader.list(forged)).entries == whole.entries
+                forged = replace(list_query, continue_token=page.token_after(entry))
+                assert (await large.reader.list(forged)).entries == page.entries
 
 
 async def test_a8_a_page_ends_before_its_bodies_are_too_large(snapshot: Snapshot):
@@ -166,9 +168,9 @@ async def test_a_page_takes_three_steps_however_many_clusters_there_are(
             for n in range(3)
         )
     )
-    asked = ListQuery(clusters=clusters, resource=PODS, limit=100, **query)
-    await snapshot.reader.list(asked)  # loads the script
+    list_query = ListQuery(clusters=clusters, resource=PODS, limit=100, **query)
+    await snapshot.reader.list(list_query)  # loads the script
     await redis.config_resetstat()
-    page = await snapshot.reader.list(asked)
+    page = await snapshot.reader.list(list_query)
     assert len(page.entries) == (40 if "name" in query else 100)
     assert await commands(redis) == 3, "the version, the keys and the objects"

@@ -37,7 +37,7 @@ async def test_reads_of_one_turn_are_one_question_and_each_gets_its_own_answer(
 ):
     before = await questions(redis)
     reader = snapshot.reader
-    found = await asyncio.gather(
+    entries = await asyncio.gather(
         *(
             reader.get(cluster, PODS, "prod", f"p{i}")
             for cluster in ("ap1", "eu1")
@@ -47,7 +47,7 @@ async def test_reads_of_one_turn_are_one_question_and_each_gets_its_own_answer(
         reader.get_deleted("eu1", PODS, "prod", "p4"),
     )
     assert await questions(redis) == before + 1
-    named = [(entry.cluster, entry.name) if entry else None for entry in found]
+    named = [(entry.cluster, entry.name) if entry else None for entry in entries]
     a, b = ([(cluster, f"p{i}") for i in range(4)] for cluster in ("ap1", "eu1"))
     assert named == [*a, None, *b, None, ("eu1", "p0"), ("eu1", "p4")]
 
@@ -75,7 +75,7 @@ async def test_who_is_stopped_does_not_take_the_others_answers_with_it(
     reads[stopped].cancel()
     done = await asyncio.gather(*reads, return_exceptions=True)
     assert isinstance(done.pop(stopped), asyncio.CancelledError)
-    assert all(isinstance(one, Entry) for one in done)
+    assert all(isinstance(outcome, Entry) for outcome in done)
 
 
 async def test_when_the_store_is_away_each_caller_gets_an_error_of_its_own():
@@ -83,5 +83,5 @@ async def test_when_the_store_is_away_each_caller_gets_an_error_of_its_own():
         reader = SnapshotReader(nowhere, SnapshotKeys())
         reads = (reader.get("eu1", PODS, "prod", f"p{i}") for i in range(3))
         errors = await asyncio.gather(*reads, return_exceptions=True)
-    assert all(isinstance(one, RedisError) for one in errors)
-    assert len({id(one) for one in errors}) == 3
+    assert all(isinstance(error, RedisError) for error in errors)
+    assert len({id(error) for error in errors}) == 3

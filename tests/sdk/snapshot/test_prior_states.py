@@ -21,9 +21,9 @@ DAYS = timedelta(days=2)
 
 @pytest.fixture
 async def snapshot(redis: Redis) -> Snapshot:
-    made = Snapshot(redis)
-    await made.set_up("eu1")
-    return made
+    prepared = Snapshot(redis)
+    await prepared.set_up("eu1")
+    return prepared
 
 
 async def settle(snapshot: Snapshot) -> PriorStates:
@@ -35,8 +35,10 @@ async def settle(snapshot: Snapshot) -> PriorStates:
 
 
 async def kept(states: PriorStates) -> list[tuple[str, str, str, bytes]]:
-    found = [one.prior for one in await states.read(0, most=10)]
-    return [(one.name, one.resource_version, one.replaced_by, one.object) for one in found]
+    priors = [prior_entry.prior for prior_entry in await states.read(0, most=10)]
+    return [
+        (prior.name, prior.resource_version, prior.replaced_by, prior.object) for prior in priors
+    ]
 
 
 async def test_a9_the_state_of_a_settled_object_is_kept_when_it_changes(snapshot: Snapshot):
@@ -72,12 +74,12 @@ async def test_a9_before_anything_is_settled_nothing_is_kept(snapshot: Snapshot)
 async def test_a9_what_waits_is_bounded(snapshot: Snapshot):
     names = [f"pod-{number}" for number in range(2100)]
     for start in range(0, 2100, 300):
-        part = enumerate(names[start : start + 300], start + 1)
-        await snapshot.apply(*(EU1.added(name, version) for version, name in part))
+        numbered = enumerate(names[start : start + 300], start + 1)
+        await snapshot.apply(*(EU1.added(name, version) for version, name in numbered))
     states = await settle(snapshot)
     for start in range(0, 2100, 300):
-        part = enumerate(names[start : start + 300], start + 5000)
-        await snapshot.apply(*(EU1.modified(name, version) for version, name in part))
+        numbered = enumerate(names[start : start + 300], start + 5000)
+        await snapshot.apply(*(EU1.modified(name, version) for version, name in numbered))
     assert len(await states.read(0, most=5000)) == 2000
 
 
@@ -110,7 +112,11 @@ async def test_a9_what_changed_since_a_time_is_found_by_the_clock(snapshot: Snap
 
     async def changed(since: datetime) -> list[tuple[str, bool, bool]]:
         pages = [page async for page in past.changed_since("eu1", PODS, since)]
-        return sorted((one.name, one.is_owned, one.is_marked) for page in pages for one in page)
+        return sorted(
+            (object_change.name, object_change.is_owned, object_change.is_marked)
+            for page in pages
+            for object_change in page
+        )
 
     assert await changed(NOW) == [
         ("both", True, False),
@@ -118,15 +124,15 @@ async def test_a9_what_changed_since_a_time_is_found_by_the_clock(snapshot: Snap
         ("new", False, False),
         ("pod", True, False),
     ]
-    known = await snapshot.reader.known(
-        "eu1", PODS, [("prod", one) for one in ("both", "copy", "new", "pod")]
+    entries = await snapshot.reader.known(
+        "eu1", PODS, [("prod", name) for name in ("both", "copy", "new", "pod")]
     )
     async for page in past.changed_since("eu1", PODS, NOW):
         for one in page:
-            assert one.size == len(known[one.namespace, one.name].entry.body)
+            assert one.size == len(entries[one.namespace, one.name].entry.body)
     assert await changed(later) == []
     earlier = await changed(NOW - timedelta(minutes=1))
-    assert [one[0] for one in earlier] == ["both", "copy", "new", "old", "pod"]
+    assert [object_change[0] for object_change in earlier] == ["both", "copy", "new", "old", "pod"]
     await states.note_clock(0, later + timedelta(hours=1), kept=DAYS)
     assert await changed(later) == [], "the version was the last one before, too"
     await states.note_clock(0, later + DAYS, kept=timedelta(hours=1))

@@ -40,15 +40,15 @@ pytestmark = pytest.mark.longer
 def answer(model: SnapshotModel, ask: Ask) -> Any:
     kind, message = ask
     if kind == "apply":
-        known = len(model.completed)
+        count = len(model.completed)
         model.apply(message)
-        return len(model.completed) > known
+        return len(model.completed) > count
     if kind == "end":
         return model.end(message)[0]
     if kind == "sweep":
         rank = (int(message.epoch.resource_version), message.epoch.id)
-        found = model.candidates(message.scope, message.incarnation.number, rank)
-        return [(name, model.rows[name].uid) for name in sorted(found)]
+        candidates = model.candidates(message.scope, message.incarnation.number, rank)
+        return [(name, model.rows[name].uid) for name in sorted(candidates)]
     if kind == "audit":
         return model.audit(message)
     return model.evaluate("") if kind == "evaluate" else model.collect()
@@ -66,9 +66,9 @@ def play_on_model(run: Run, model: SnapshotModel) -> dict[str, tuple[str, int]]:
     return {name: (row.uid, row.version) for name, row in rows if row.state == "L"}
 
 
-@pytest.mark.parametrize("part", range(3))
-def test_p2_to_p6_no_history_deletes_what_is_alive_or_ends_apart_from_the_truth(part: int):
-    for seed in range(part * HISTORIES // 3, (part + 1) * HISTORIES // 3):
+@pytest.mark.parametrize("share", range(3))
+def test_p2_to_p6_no_history_deletes_what_is_alive_or_ends_apart_from_the_truth(share: int):
+    for seed in range(share * HISTORIES // 3, (share + 1) * HISTORIES // 3):
         run = Run(seed)
         assert play_on_model(run, SnapshotModel()) == run.truth.objects, f"seed {seed}"
         assert run.false_deletes == [], f"seed {seed}"
@@ -146,9 +146,9 @@ async def answer_on_store(snapshot: Snapshot, history: OnTheStore) -> Any:
     if kind == "sweep":
         completed = CompletedEpoch.of(message)
         candidates = snapshot.writer.sweeps.find_candidates(completed)
-        found = sorted([(c.name, c.uid) async for c in candidates])
+        pairs = sorted([(c.name, c.uid) async for c in candidates])
         await snapshot.writer.sweeps.finish(completed)
-        return found
+        return pairs
     if kind == "audit":
         return await Audits(snapshot.redis, SnapshotKeys()).add_page(message)
     if kind == "evaluate":
@@ -213,8 +213,8 @@ async def test_p2_to_p6_and_p15_the_store_itself_survives_the_same_histories(red
         resource = f"core/{history.run.resource}"
         keys = [key async for key in snapshot.reader.keys("eu1", resource)]
         entries = [await snapshot.reader.get("eu1", resource, *key) for key in keys]
-        held = {e.name: (e.uid, int(e.resource_version)) for e in entries if e is not None}
-        assert held == history.run.truth.objects, f"seed of {history.run.resource}"
+        live = {e.name: (e.uid, int(e.resource_version)) for e in entries if e is not None}
+        assert live == history.run.truth.objects, f"seed of {history.run.resource}"
         await finish_sweeps(snapshot, history)
         run = history.run
         source = Source(resource=run.resource, incarnation=run.incarnation)

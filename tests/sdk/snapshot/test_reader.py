@@ -60,18 +60,18 @@ def _event(source: Source, i: int) -> Any:
 async def all_pages(snapshot: Snapshot, **query: Any) -> list[tuple[str, str, str]]:
     """Every entry over all pages; the counts must agree on the way."""
     token, expected = "", None
-    found: list[tuple[str, str, str]] = []
-    given: dict[str, Any] = {"resource": PODS, "clusters": CLUSTERS, **query}
+    keys: list[tuple[str, str, str]] = []
+    query_fields: dict[str, Any] = {"resource": PODS, "clusters": CLUSTERS, **query}
     while True:
-        page = await snapshot.reader.list(ListQuery(**given, continue_token=token))
-        found += [(e.cluster, e.namespace, e.name) for e in page.entries]
+        page = await snapshot.reader.list(ListQuery(**query_fields, continue_token=token))
+        keys += [(e.cluster, e.namespace, e.name) for e in page.entries]
         if page.remaining is not None:
-            expected = expected if expected is not None else len(found) + page.remaining
-            assert len(found) + page.remaining == expected
+            expected = expected if expected is not None else len(keys) + page.remaining
+            assert len(keys) + page.remaining == expected
         token = page.continue_token
         if not token:
             assert not page.remaining
-            return found
+            return keys
 
 
 @pytest.mark.parametrize(
@@ -89,14 +89,14 @@ async def all_pages(snapshot: Snapshot, **query: Any) -> list[tuple[str, str, st
 async def test_pages_of_any_size_give_each_object_once_in_order(
     snapshot: Snapshot, query: dict[str, Any]
 ):
-    whole = await all_pages(snapshot, **query)
-    assert whole
-    keys = [(cluster, f"{namespace}/{name}".encode()) for cluster, namespace, name in whole]
+    all_keys = await all_pages(snapshot, **query)
+    assert all_keys
+    keys = [(cluster, f"{namespace}/{name}".encode()) for cluster, namespace, name in all_keys]
     assert keys == sorted(keys)
     for limit in (1, 5, 12, 35, 36, 100, None):
         for count in (True, False):
             pages = await all_pages(snapshot, **query, limit=limit, count=count)
-            assert pages == whole, (limit, count)
+            assert pages == all_keys, (limit, count)
 
 
 async def test_the_pages_of_a_scan_read_each_key_about_once(redis: Redis):
@@ -106,8 +106,8 @@ async def test_the_pages_of_a_scan_read_each_key_about_once(redis: Redis):
     for start in range(0, 3_500, 500):
         await snapshot.apply(*(_event(source, 3 * n) for n in range(start, start + 500)))
     await redis.config_resetstat()
-    found = await all_pages(snapshot, clusters=["eu1"], labels=labels, limit=500, count=False)
-    assert len(found) == 3_500
+    keys = await all_pages(snapshot, clusters=["eu1"], labels=labels, limit=500, count=False)
+    assert len(keys) == 3_500
     stats: Any = await redis.info("commandstats")
     assert stats["cmdstat_zrangebylex"]["calls"] <= 7 + 1, "one chunk for each page"
 
@@ -119,8 +119,8 @@ async def test_changes_between_pages_neither_repeat_nor_hide_the_others(snapshot
     await snapshot.apply(
         Source().deleted("w03", 900), Source().added("w01a", 901), Source().added("w07", 902)
     )
-    rest = await snapshot.names(namespace="prod", continue_token=first.continue_token)
-    assert rest == ["w06", "w07", "w09"]
+    names = await snapshot.names(namespace="prod", continue_token=first.continue_token)
+    assert names == ["w06", "w07", "w09"]
 
 
 async def test_label_selectors_list_what_matches(snapshot: Snapshot, subtests: pytest.Subtests):
@@ -358,17 +358,24 @@ async def test_a4_an_object_comes_with_its_freshness(redis: Redis, snapshot: Sna
 async def test_types_and_records_of_many_clusters_are_read_together(redis: Redis):
     snapshot, names = Snapshot(redis, shards=3), [f"c{number:02}" for number in range(90)]
     await snapshot.set_up(*names)
-    own = Definition(short_names=["po"])
+    definition_of_c07 = Definition(short_names=["po"])
     for name in names:
-        definition = own if name == "c07" else None
+        definition = definition_of_c07 if name == "c07" else None
         record = msgspec.structs.replace(_record("synced", reason=name), definition=definition)
         await snapshot.writer.put_resource_state(name, record)
-    types = {name: found async for name, found in snapshot.reader.resource_types(names)}
+    types = {
+        name: types_of_cluster
+        async for name, types_of_cluster in snapshot.reader.resource_types(names)
+    }
     assert sorted(types) == names
-    assert len({id(found[PODS]) for found in types.values()}) == 2, "all but one share theirs"
-    assert [name for name in names if types[name][PODS].definition == own] == ["c07"]
-    records = {name: found async for name, found in snapshot.reader.resource_records(names)}
-    assert [[one.reason for one in records[name]] for name in names] == [[name] for name in names]
+    assert len({id(by_key[PODS]) for by_key in types.values()}) == 2, "all but one share theirs"
+    assert [name for name in names if types[name][PODS].definition == definition_of_c07] == ["c07"]
+    records = {
+        name: of_cluster async for name, of_cluster in snapshot.reader.resource_records(names)
+    }
+    assert [[each_record.reason for each_record in records[name]] for name in names] == [
+        [name] for name in names
+    ]
 
 
 async def test_p16_connect_refuses_a_server_that_may_evict(redis: Redis, valkey_url: str):

@@ -27,8 +27,8 @@ CLUSTERS = ("eu1", "us1", "hub", "a")
 """One in each of four shards."""
 
 
-def unchanged(held: Records) -> Records:
-    return held
+def unchanged(records: Records) -> Records:
+    return records
 
 
 @pytest.fixture
@@ -48,16 +48,16 @@ async def test_p16_one_batch_of_all_clusters_is_applied_listed_and_found_by_owne
     events.insert(3, Source(cluster="mars").added("web", 5))
     outcomes = await snapshot.apply(*events)
     assert [at for at, outcome in enumerate(outcomes) if outcome.value != "applied"] == [3]
-    asked = [*CLUSTERS, "mars"]
-    found = await snapshot.reader.list(ListQuery(clusters=asked, resource=PODS))
-    assert [(one.cluster, one.name) for one in found.entries] == sorted(
+    clusters = [*CLUSTERS, "mars"]
+    page = await snapshot.reader.list(ListQuery(clusters=clusters, resource=PODS))
+    assert [(entry.cluster, entry.name) for entry in page.entries] == sorted(
         (name, pod) for name in CLUSTERS for pod in ("db", "web")
     )
-    assert await snapshot.names(clusters=asked, owner="rs") == ["web"] * 4
+    assert await snapshot.names(clusters=clusters, owner="rs") == ["web"] * 4
     selected = LabelSelector.parse("app=web")
-    assert await snapshot.names(clusters=asked, labels=selected) == ["web"] * 4
-    assert [one.name for one in await snapshot.reader.clusters()] == sorted(CLUSTERS)
-    freshness = await snapshot.reader.freshness(asked, PODS)
+    assert await snapshot.names(clusters=clusters, labels=selected) == ["web"] * 4
+    assert [cluster.name for cluster in await snapshot.reader.clusters()] == sorted(CLUSTERS)
+    freshness = await snapshot.reader.freshness(clusters, PODS)
     assert set(freshness) == {*CLUSTERS, "mars"}
     tags = {key.partition("}")[0] for key in await snapshot.all_keys()}
     assert tags == {f"fleetbus:{{fleet:{shard}" for shard in range(4)}
@@ -128,14 +128,14 @@ async def test_commands_without_a_setting_find_the_number_of_shards(redis: Redis
 
 
 async def test_p15_audits_of_all_shards_come_due(snapshot: Snapshot):
-    assert [one async for one in Audits(snapshot.redis, SnapshotKeys(4)).due(timedelta())] == []
+    assert [audit async for audit in Audits(snapshot.redis, SnapshotKeys(4)).due(timedelta())] == []
     for name in CLUSTERS:
         key = snapshot.keys.audits_due(snapshot.keys.shard_of(name))
         await snapshot.redis.zadd(key, {f"{name}|{PODS}|": 1})
         fields: Any = {"incarnation": 1, "version": "5", "id": 1}
         await snapshot.redis.hset(snapshot.keys.audit(name, PODS, ""), mapping=fields)
     audits = Audits(snapshot.redis, snapshot.keys)
-    assert sorted([one.cluster async for one in audits.due(timedelta())]) == sorted(CLUSTERS)
+    assert sorted([audit.cluster async for audit in audits.due(timedelta())]) == sorted(CLUSTERS)
 
 
 async def test_d5_w13_who_is_accepted_stays_known_while_a_shard_is_away(

@@ -32,10 +32,10 @@ class Clock:
 
 def test_b17_a_single_server_knows_the_end_of_its_stream():
     end = StreamEnd()
-    one = {"created": "today", "state": {"last_seq": 9}, "cluster": {"leader": "NABFUK"}}
+    info = {"created": "today", "state": {"last_seq": 9}, "cluster": {"leader": "NABFUK"}}
     idle = {"ack_floor": {"stream_seq": 5}, "num_pending": 0, "num_ack_pending": 0}
-    assert end.low_water(one, idle) == 9
-    assert end.low_water(one, idle | {"num_pending": 1}) == 5
+    assert end.low_water(info, idle) == 9
+    assert end.low_water(info, idle | {"num_pending": 1}) == 5
 
 
 def test_b19_the_leader_of_the_stream_knows_its_end():

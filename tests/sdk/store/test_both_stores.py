@@ -44,9 +44,9 @@ async def test_p16_both_take_every_script_and_know_every_command_in_it(redis: Re
         for opening in OPENINGS:
             await redis.script_load(opening + text)
     await redis.script_load(scripts.load("add").text)
-    known = {name.upper() for name in await redis.command()}
+    commands = {name.upper() for name in await redis.command()}
     assert "ZRANGE" in names
-    assert names <= known
+    assert names <= commands
 
 
 async def test_p16_every_call_of_the_queue_works_on_both(redis: Redis):
@@ -85,9 +85,9 @@ async def test_p11_checkpoints_and_claims_work_on_both(redis: Redis):
     store = CheckpointStore(redis, snapshot.keys, beside)
     empty = await store.read("projector")
     assert await store.write("projector", empty, Offset("today", 7, 5))
-    seen = await store.read("projector")
-    assert seen.offset == Offset("today", 7, 5)
-    assert (seen.run, seen.identity) == (empty.identity, empty.identity)
+    checkpoint = await store.read("projector")
+    assert checkpoint.offset == Offset("today", 7, 5)
+    assert (checkpoint.run, checkpoint.identity) == (empty.identity, empty.identity)
     assert not await store.write("projector", empty, Offset("today", 8, 5))  # it has one
     async with claimed(redis, beside.claim) as is_ours, claimed(redis, beside.claim) as is_theirs:
         assert (is_ours, is_theirs) == (True, False)

@@ -36,10 +36,10 @@ TAGS = [f"{{fleet:{shard}}}" for shard in range(8)]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[ValkeyCluster]:
-    made = valkey_cluster(tmp_path_factory.mktemp("cluster"))
+    context = valkey_cluster(tmp_path_factory.mktemp("cluster"))
     with asyncio.Runner() as runner:  # the servers outlive the loop of each test
-        yield runner.run(made.__aenter__())
-        runner.run(made.__aexit__(None, None, None))
+        yield runner.run(context.__aenter__())
+        runner.run(context.__aexit__(None, None, None))
 
 
 @pytest.fixture
@@ -65,16 +65,16 @@ async def test_commands_pipelines_and_scripts_reach_the_master_of_their_keys(cli
     masters = cast("ClusterRedis", client).masters
     assert len(masters) == 3
     assert all([await master.dbsize() for master in masters]), "every master holds keys"
-    found = [key async for key in cast("Any", client).scan_iter("{fleet:*", count=10)]
-    assert len(found) == 2 * len(TAGS)
+    scanned = [key async for key in cast("Any", client).scan_iter("{fleet:*", count=10)]
+    assert len(scanned) == 2 * len(TAGS)
 
 
 async def test_questions_about_all_keys_are_answered_by_all_masters(client: Redis):
     for tag in TAGS:
         await client.set(f"{tag}:a", "x")
     assert await client.dbsize() == len(TAGS)
-    found = cast("list[bytes]", await client.keys("{fleet:*"))
-    assert sorted(found) == sorted(f"{tag}:a".encode() for tag in TAGS)
+    all_keys = cast("list[bytes]", await client.keys("{fleet:*"))
+    assert sorted(all_keys) == sorted(f"{tag}:a".encode() for tag in TAGS)
     await client.flushdb()
     assert await client.dbsize() == 0
 
@@ -128,7 +128,7 @@ async def test_a_moved_slot_is_found_and_a_script_of_it_runs_once(
     source = await cluster.owner_of(key)
     target = next(server for server in cluster.masters if server is not source)
     slot = str(slot_of(("GET", key)))
-    of_source, of_target = [(await ask(one, "CLUSTER MYID")).decode() for one in (source, target)]
+    of_source, of_target = [(await ask(node, "CLUSTER MYID")).decode() for node in (source, target)]
     await ask(target, "CLUSTER SETSLOT", slot, "IMPORTING", of_source)
     await ask(source, "CLUSTER SETSLOT", slot, "MIGRATING", of_target)
     script = client.register_script("return redis.call('INCR', KEYS[1])")
@@ -258,8 +258,8 @@ async def test_commands_at_a_node_that_is_replaced_fail_and_cancel_nobody(
             await asyncio.sleep(0.02)
             unsent = asyncio.ensure_future(client.get("a"))
             async with asyncio.timeout(10):  # it hangs: nobody asks, and no error tells
-                found = await asyncio.gather(sent, unsent, return_exceptions=True)
-            assert [type(one) for one in found] == [errors.ConnectionError] * 2
+                outcomes = await asyncio.gather(sent, unsent, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [errors.ConnectionError] * 2
             assert client.masters != [node]
         finally:
             os.kill(lost.pid, signal.SIGCONT)

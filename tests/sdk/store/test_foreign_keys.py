@@ -34,9 +34,9 @@ KINDS = {"STRING", "HASH", "SET", "ZSET", "STREAM", "LIST"}
 
 @pytest.fixture
 async def client(valkey_url: str) -> AsyncGenerator[Redis]:
-    made = await connect(valkey_url)
-    yield made
-    await made.aclose()
+    connected = await connect(valkey_url)
+    yield connected
+    await connected.aclose()
 
 
 def lines_of(
@@ -116,7 +116,9 @@ def test_the_types_of_keys_are_those_that_their_documents_name() -> None:
     }
     assert len(of_snapshot) >= 20
     rows = re.findall(r"^\| `([^`]+)` \| (\w+) \|", fleetbus.workqueue.__doc__ or "", re.MULTILINE)
-    of_queue = {keys.queue("copier", part): kind.lower() for part, kind in rows if kind.isupper()}
+    of_queue = {
+        keys.queue("copier", suffix): kind.lower() for suffix, kind in rows if kind.isupper()
+    }
     assert len(of_queue) >= 18
     for key, kind in {**of_snapshot, **of_queue}.items():
         assert type_of(key) == kind, key
@@ -144,8 +146,8 @@ async def test_the_types_of_keys_are_those_of_a_store_in_use(
     await eventually(lambda: {"bad", "good", "gone"} <= set(runs))
     rig.clusters["a"].delete("v1/pods", "default", "gone")
     await eventually(lambda: "gone" in runs[runs.index("gone") + 1 :])
-    found = {key: await kind_of(rig.redis, key) for key in await names_of_keys(rig.redis)}
-    standing = {key: kind for key, kind in found.items() if kind != "none"}  # gone meanwhile
+    kinds = {key: await kind_of(rig.redis, key) for key in await names_of_keys(rig.redis)}
+    standing = {key: kind for key, kind in kinds.items() if kind != "none"}  # gone meanwhile
     assert len(standing) >= 20
     assert {key: type_of(key) for key in standing} == standing
 

@@ -39,8 +39,8 @@ class Seen:
     async def _look(self, request: Request, fleet: Fleet) -> None:
         self.started.append(request.name)
         await self.gate.wait()
-        found = await fleet.cluster(request.cluster).get(PODS, request.namespace, request.name)
-        self.labels.append((request.name, found["metadata"]["labels"]["v"] if found else None))
+        obj = await fleet.cluster(request.cluster).get(PODS, request.namespace, request.name)
+        self.labels.append((request.name, obj["metadata"]["labels"]["v"] if obj else None))
 
 
 @pytest.fixture
@@ -54,22 +54,22 @@ async def rig(
     monkeypatch.setattr(
         "fleetbus.snapshot.offsets.checkpoint.CHECK_EVERY", timedelta(milliseconds=200)
     )
-    async with fleet_rig("a", folder=tmp_path, nats_url=nats_url, valkey_url=store.url) as made:
-        yield made
+    async with fleet_rig("a", folder=tmp_path, nats_url=nats_url, valkey_url=store.url) as fleet:
+        yield fleet
 
 
 async def test_p9_p10_a_store_that_is_full_or_goes_back_loses_no_change_and_shows_no_old_one(
     rig: Rig, store: ValkeyServer
 ) -> None:
-    seen, cluster = Seen(), rig.clusters["a"]
+    log, cluster = Seen(), rig.clusters["a"]
     for name in ("doomed", "web"):
         cluster.create(PODS, pod(name, labels={"v": "1"}), "default")
-    rig.start_reconciler(seen.controller)
+    rig.start_reconciler(log.controller)
     rig.start_watcher("a")
     await rig.synced("core/pods")
     await rig.quiet("pods")
 
-    seen.started.clear()
+    log.started.clear()
     with capture_logs() as logs:
         await rig.redis.config_set("maxmemory", "1")
         long = {"labels": {"v": "2"}, "annotations": {"long": "x" * 100}}  # it needs room
@@ -81,23 +81,23 @@ async def test_p9_p10_a_store_that_is_full_or_goes_back_loses_no_change_and_show
             return {line["durable"] for line in failed if line["error_type"] == "StoreFull"}
 
         await eventually(lambda: warned() == {"projector", "pods-a"})
-    assert seen.started == []
+    assert log.started == []
     await rig.redis.config_set("maxmemory", "0")
-    await eventually(lambda: {("web", "2"), ("doomed", None)} <= set(seen.labels), within=SOON)
+    await eventually(lambda: {("web", "2"), ("doomed", None)} <= set(log.labels), within=SOON)
 
     await rig.quiet("pods")
     await rig.redis.save()
-    seen.labels.clear()
-    seen.started.clear()
-    seen.gate.clear()
+    log.labels.clear()
+    log.started.clear()
+    log.gate.clear()
     cluster.patch(PODS, "default", "web", {"metadata": {"labels": {"v": "3"}}})
-    await eventually(lambda: seen.started == ["web"])
+    await eventually(lambda: log.started == ["web"])
     store.kill()  # while it runs, knowing the change; what is promoted does not know it
     await store.restart()
     await rig.redis.connection_pool.disconnect()
     entry = await rig.reader.get("a", "core/pods", "default", "web")
     assert entry is not None
     assert b'"v":"2"' in entry.body
-    seen.gate.set()
-    await eventually(lambda: ("web", "3") in seen.labels, within=SOON)
-    assert ("web", "2") not in seen.labels
+    log.gate.set()
+    await eventually(lambda: ("web", "3") in log.labels, within=SOON)
+    assert ("web", "2") not in log.labels

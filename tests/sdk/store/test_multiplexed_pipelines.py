@@ -19,9 +19,9 @@ from fleetbus_proto.keys import SnapshotKeys
 
 @pytest.fixture
 async def client(valkey_url: str) -> AsyncGenerator[Redis]:
-    made = MultiplexingRedis.from_url(valkey_url, retry=Retry(NoBackoff(), 0))
-    yield made
-    await made.aclose()
+    redis = MultiplexingRedis.from_url(valkey_url, retry=Retry(NoBackoff(), 0))
+    yield redis
+    await redis.aclose()
 
 
 @pytest.fixture(params=[True, False], ids=["transaction", "pipeline"])
@@ -35,8 +35,8 @@ async def test_answers_are_those_of_the_methods(client: Redis, transaction: bool
         pipe.hgetall("h")
         pipe.get("missing")
         pipe.info("server")
-        added, held, missing, info = await pipe.execute()
-    assert (added, held, missing) == (1, {b"a": b"1"}, None)
+        added, fields, missing, info = await pipe.execute()
+    assert (added, fields, missing) == (1, {b"a": b"1"}, None)
     assert info["run_id"]
     assert await pipe.execute() == [], "it is empty again"
 

@@ -45,8 +45,8 @@ REFUSALS: dict[str, tuple[State, str, str]] = {
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncGenerator[RefusingStore]:
-    async with refusing_store(tmp_path / "store") as made:
-        yield made
+    async with refusing_store(tmp_path / "store") as refusing:
+        yield refusing
 
 
 async def test_at_start_each_refusal_says_what_to_do(store: RefusingStore):
@@ -114,22 +114,22 @@ class Seen:
         self.labels: dict[str, str] = {}
 
     async def _look(self, request: Request, fleet: Fleet) -> None:
-        found = await fleet.cluster(request.cluster).get(PODS, request.namespace, request.name)
-        if found is not None:
-            self.labels[request.name] = found["metadata"]["labels"]["v"]
+        obj = await fleet.cluster(request.cluster).get(PODS, request.namespace, request.name)
+        if obj is not None:
+            self.labels[request.name] = obj["metadata"]["labels"]["v"]
 
 
 async def test_p9_while_a_store_refuses_events_wait_and_go_on_when_it_is_mended(
     store: RefusingStore, nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     shorten_checks(monkeypatch, timedelta(milliseconds=200))
-    seen = Seen()
+    log = Seen()
     async with fleet_rig("a", folder=tmp_path, nats_url=nats_url, valkey_url=store.url) as rig:
         cluster = rig.clusters["a"]
         cluster.create(PODS, pod("web", labels={"v": "0"}), "default")
-        rig.start_reconciler(seen.controller)
+        rig.start_reconciler(log.controller)
         rig.start_watcher("a")
-        await eventually(lambda: seen.labels == {"web": "0"}, within=SOON)
+        await eventually(lambda: log.labels == {"web": "0"}, within=SOON)
         for name, (state, _, hint) in REFUSALS.items():
             with capture_logs() as logs:
                 async with state(store):
@@ -142,11 +142,11 @@ async def test_p9_while_a_store_refuses_events_wait_and_go_on_when_it_is_mended(
                         ],
                         within=SOON,
                     )
-                    assert seen.labels["web"] != name
-            await eventually(lambda: seen.labels["web"] == name, within=SOON)  # noqa: B023
+                    assert log.labels["web"] != name
+            await eventually(lambda: log.labels["web"] == name, within=SOON)  # noqa: B023
         async with store.slow():
             cluster.patch(PODS, "default", "web", {"metadata": {"labels": {"v": "slow"}}})
-            await eventually(lambda: seen.labels["web"] == "slow", within=SOON)
+            await eventually(lambda: log.labels["web"] == "slow", within=SOON)
 
 
 def test_other_errors_have_no_hint():
@@ -161,14 +161,14 @@ async def test_s8_the_rights_in_the_documentation_suffice(
     await store.do(*documented_user(user, controller="pods"))
     await store.do("ACL", "SETUSER", "default", "-@write")
     url = store.url.replace("redis://", f"redis://{user}:{PASSWORD}@")
-    seen = Seen()
+    log = Seen()
     with capture_logs() as logs:
         async with fleet_rig("a", folder=tmp_path, nats_url=nats_url, valkey_url=url) as rig:
             cluster = rig.clusters["a"]
             cluster.create(PODS, pod("web", labels={"v": "0"}), "default")
-            rig.start_reconciler(seen.controller)
+            rig.start_reconciler(log.controller)
             rig.start_watcher("a")
-            await eventually(lambda: seen.labels == {"web": "0"}, within=SOON)
+            await eventually(lambda: log.labels == {"web": "0"}, within=SOON)
             await rig.quiet("pods")
     assert [line for line in logs if "permission" in str(line)] == []
     assert [line for line in logs if line["event"] == "store_refuses"] == []

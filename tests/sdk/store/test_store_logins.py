@@ -97,10 +97,10 @@ async def test_s2_a_rotated_password_under_load_loses_no_confirmed_write(
     file.write_text(f"{CANARY}-one\n")
     async with kind(tmp_path / "store") as servers, AsyncExitStack() as stack:
         await set_password(servers, "one")
-        given: dict[str, Any] = {"url": servers.url, "username": USER, "password_file": file}
+        options: dict[str, Any] = {"url": servers.url, "username": USER, "password_file": file}
         if kind is sentinel:
-            given |= {"sentinel_username": USER, "sentinel_password_file": file}
-        access, health = store_access(given), Health()
+            options |= {"sentinel_username": USER, "sentinel_password_file": file}
+        access, health = store_access(options), Health()
         client = await connect_patiently(access, health)
         stack.push_async_callback(client.aclose)
         blocking: Any = make_blocking(access)
@@ -131,9 +131,9 @@ async def test_sentinels_that_refuse_a_login_are_named_with_their_settings(tmp_p
     of_sentinels.write_text(f"{CANARY}-one\n")
     async with sentinel(tmp_path / "store") as servers, AsyncExitStack() as stack:
         await set_password(servers, "one")
-        given = {"url": servers.url, "username": USER, "password_file": file}
-        given |= {"sentinel_username": USER, "sentinel_password_file": of_sentinels}
-        client = await connect_patiently(store_access(given), Health())
+        options = {"url": servers.url, "username": USER, "password_file": file}
+        options |= {"sentinel_username": USER, "sentinel_password_file": of_sentinels}
+        client = await connect_patiently(store_access(options), Health())
         stack.push_async_callback(client.aclose)
         load = Load(client)
         task = asyncio.create_task(load.run())
@@ -165,7 +165,7 @@ async def test_a_closed_client_for_threads_leaves_no_connection_to_a_sentinel(tm
 async def is_connected(url: str, name: str) -> bool:
     async with Redis.from_url(url) as admin:
         clients: Any = await admin.client_list()
-    return name in [one["name"] for one in clients]
+    return name in [entry["name"] for entry in clients]
 
 
 async def is_gone(url: str, name: str) -> bool:
@@ -189,16 +189,16 @@ async def one_tls_store(
     folder: Path, authority: Authority, more: Sequence[str] = ()
 ) -> AsyncGenerator[OneTlsStore]:
     binary = tls_store()
-    held = HeldPort("127.0.0.1", 0)
-    made = OneTlsStore(held.number, StoreTls(folder))
+    port = HeldPort("127.0.0.1", 0)
+    made = OneTlsStore(port.number, StoreTls(folder))
     made.tls.use(authority)
     options = ["--port", "0", "--bind", "127.0.0.1", "--save", "", "--dir", str(folder), *more]
-    child = Child("redis", [binary, *options, *made.tls.options(held.number)], log=folder / "log")
+    child = Child("redis", [binary, *options, *made.tls.options(port.number)], log=folder / "log")
     try:
         yield made
     finally:
         await child.stop()
-        held.release()
+        port.release()
 
 
 async def test_s2_rotated_certificates_under_load_lose_no_confirmed_write(tmp_path: Path):
@@ -286,7 +286,7 @@ async def test_who_is_refused_says_which_file_is_not_ready_and_recovers(tmp_path
     async with one(tmp_path / "store") as servers:
         await set_password(servers, "one")
         access = store_access({"url": servers.url, "username": USER, "password_file": file})
-        for content, said in (
+        for content, problem in (
             (None, f"FLEETBUS_REDIS_PASSWORD_FILE ({file}): cannot be read: No such file"),
             ("\n", f"FLEETBUS_REDIS_PASSWORD_FILE ({file}): the file is empty"),
             (f"{CANARY}-old", "check user and password: FLEETBUS_REDIS_USERNAME and the file"),
@@ -295,7 +295,7 @@ async def test_who_is_refused_says_which_file_is_not_ready_and_recovers(tmp_path
                 file.write_text(content)
             with pytest.raises(StoreError) as caught:  # a command waits for nobody
                 await connect(access)
-            assert said in str(caught.value)
+            assert problem in str(caught.value)
             assert CANARY not in str(caught.value)
         health = Health()
         with capture_logs() as logs:
@@ -322,15 +322,15 @@ async def test_a_certificate_that_is_not_accepted_is_named_on_both_sides(tmp_pat
         await eventually(lambda: _fails_with(store, mine, "ca.crt): no certificate in PEM"))
 
 
-async def _fails_with(store: OneTlsStore, mine: Path, said: str) -> bool:
+async def _fails_with(store: OneTlsStore, mine: Path, problem: str) -> bool:
     with pytest.raises(StoreError) as caught:
         await connect(tls_access(store.url, mine))
     assert CANARY not in str(caught.value)
-    return said in str(caught.value)
+    return problem in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"username": "a"}, "FLEETBUS_REDIS_USERNAME needs FLEETBUS_REDIS_PASSWORD_FILE"),
         ({"ca_file": "a"}, "FLEETBUS_REDIS_CA_FILE needs an address with TLS"),
@@ -341,7 +341,7 @@ async def _fails_with(store: OneTlsStore, mine: Path, said: str) -> bool:
         ),
     ],
 )
-def test_contradicting_settings_are_named(values: dict[str, str], said: str):
-    with pytest.raises(ConfigError, match=said) as caught:
+def test_contradicting_settings_are_named(values: dict[str, str], message: str):
+    with pytest.raises(ConfigError, match=message) as caught:
         store_access({"url": "redis://h", **values})
     assert CANARY not in str(caught.value)

@@ -38,8 +38,8 @@ def copier(name: str = "copier") -> fleetbus.Controller:
             if found := await target.live.get(MAPS, "default", request.name):
                 await target.delete(MAPS, "default", request.name, uid=found["metadata"]["uid"])
             return
-        wanted = config_map(request.name, k="1") | {"data": source["data"]}
-        await target.apply(MAPS, wanted, force=True)
+        desired = config_map(request.name, k="1") | {"data": source["data"]}
+        await target.apply(MAPS, desired, force=True)
 
     return controller
 
@@ -167,18 +167,18 @@ async def test_a_run_that_hangs_is_named_after_the_limit_and_does_not_hold_up_th
 async def test_labels_and_the_hub_of_a_test_choose_clusters(valkey_url: str) -> None:
     controller = fleetbus.Controller("chooser")
     controller.watch(MAPS, clusters="region=eu", namespaces=["default"])
-    seen: set[tuple[str, str]] = set()
+    runs: set[tuple[str, str]] = set()
 
     @controller.reconcile
     async def note(request: fleetbus.Request, fleet: fleetbus.Fleet) -> None:
-        seen.add((request.cluster, fleet.hub))
+        runs.add((request.cluster, fleet.hub))
 
     regions = {"a": {"region": "eu"}, "b": {"region": "us"}}
     async with controller_test(controller, clusters=regions, hub="b", store=valkey_url) as t:
         for name in regions:
             t.clusters[name].create(MAPS, config_map("x", k="1"))
         await t.run_until_idle()
-    assert seen == {("a", "b")}
+    assert runs == {("a", "b")}
 
 
 async def test_a_store_with_somebody_elses_data_is_refused_and_left_alone(
@@ -237,8 +237,8 @@ async def test_r2_one_that_counts_its_runs_does_not_and_the_difference_is_shown(
     @controller.reconcile
     async def count(request: fleetbus.Request, fleet: fleetbus.Fleet) -> None:
         target = fleet.cluster("b").live
-        found = await target.get(MAPS, "default", request.name)
-        runs = int(found["data"].get("k", 0)) if found else 0
+        copy = await target.get(MAPS, "default", request.name)
+        runs = int(copy["data"].get("k", 0)) if copy else 0
         await target.apply(
             MAPS, config_map(request.name, k=str(runs + 1)), field_manager="count", force=True
         )
@@ -250,17 +250,17 @@ async def test_r2_one_that_counts_its_runs_does_not_and_the_difference_is_shown(
 async def test_r2_labels_and_hub_count_in_every_order(valkey_url: str) -> None:
     controller = fleetbus.Controller("spread")
     controller.watch(MAPS, clusters="home=yes", namespaces=["default"])
-    seen: set[tuple[str, tuple[str, ...]]] = set()
+    answers: set[tuple[str, tuple[str, ...]]] = set()
 
     @controller.reconcile
     async def look(_request: fleetbus.Request, fleet: fleetbus.Fleet) -> None:
-        seen.add((fleet.hub, tuple(one.name for one in fleet.clusters("home=no"))))
+        answers.add((fleet.hub, tuple(cluster.name for cluster in fleet.clusters("home=no"))))
 
     clusters = {"a": {"home": "yes"}, "b": {"home": "no"}}
     await assert_converges(
         controller, create, clusters=clusters, hub="b", orders=1, store=valkey_url
     )
-    assert seen == {("b", ("b",))}
+    assert answers == {("b", ("b",))}
 
 
 async def test_r2_a_controller_that_nothing_wakes_is_not_said_to_converge(valkey_url: str) -> None:

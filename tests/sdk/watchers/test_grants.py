@@ -35,9 +35,9 @@ KEY = "eu1.grant.core.pods"
 
 @pytest.fixture
 async def bus(nats_url: str) -> AsyncGenerator[Bus]:
-    async with connected(nats_url, name="t") as made:
-        await ensure_bucket(made)
-        yield made
+    async with connected(nats_url, name="t") as client:
+        await ensure_bucket(client)
+        yield client
 
 
 @pytest.fixture
@@ -54,22 +54,22 @@ async def test_w7_sides_that_write_at_the_same_time_lose_nothing_of_each_other(k
         await change_grant_requests(kv, KEY, lambda asks: (*asks, ask(f"r{number}")))
 
     await asyncio.gather(*(add(number) for number in range(12)))
-    held = await read_grant_requests(kv, KEY)
-    assert sorted(a.replica for a in held.requests) == sorted(f"r{number}" for number in range(12))
+    grant = await read_grant_requests(kv, KEY)
+    assert sorted(a.replica for a in grant.requests) == sorted(f"r{number}" for number in range(12))
 
 
 async def test_w7_what_was_last_seen_spares_a_read_and_is_not_believed_blindly(kv: KeyValue):
     first = await change_grant_requests(kv, KEY, lambda _: (ask("a"),))
     await change_grant_requests(kv, KEY, lambda asks: (*asks, ask("b")))
-    seen: list[GrantRequests] = []
+    ask_counts: list[GrantRequests] = []
 
     def add(asks: GrantRequests) -> GrantRequests:
-        seen.append(asks)
+        ask_counts.append(asks)
         return (*asks, ask("c"))
 
-    held = await change_grant_requests(kv, KEY, add, first)
-    assert [len(asks) for asks in seen] == [1, 2]
-    assert [a.replica for a in held.requests] == ["a", "b", "c"]
+    grant = await change_grant_requests(kv, KEY, add, first)
+    assert [len(asks) for asks in ask_counts] == [1, 2]
+    assert [a.replica for a in grant.requests] == ["a", "b", "c"]
 
 
 async def test_w7_a_change_that_changes_nothing_writes_nothing(kv: KeyValue):
@@ -77,18 +77,18 @@ async def test_w7_a_change_that_changes_nothing_writes_nothing(kv: KeyValue):
         await change_grant_requests(kv, KEY, lambda asks: asks, await read_grant_requests(kv, KEY))
     ).requests == ()
     assert await kv.get(KEY) is None
-    held = await change_grant_requests(kv, KEY, lambda _: (ask("a"),))
-    assert await change_grant_requests(kv, KEY, lambda asks: asks, held) == held
+    grant = await change_grant_requests(kv, KEY, lambda _: (ask("a"),))
+    assert await change_grant_requests(kv, KEY, lambda asks: asks, grant) == grant
     entry = await kv.get(KEY)
     assert entry is not None
-    assert entry.revision == held.revision
+    assert entry.revision == grant.revision
 
 
 async def test_w7_the_value_is_what_the_contract_says(kv: KeyValue):
     answer = GrantAnswer(received=5, at=6, granted=True, bytes=7)
-    made = ask("r1", scope="s", bytes=3, epoch=4, answer=answer)
-    held = await change_grant_requests(kv, KEY, lambda _: (made, ask("r2")))
-    assert json.loads(held.value) == {
+    request = ask("r1", scope="s", bytes=3, epoch=4, answer=answer)
+    grant = await change_grant_requests(kv, KEY, lambda _: (request, ask("r2")))
+    assert json.loads(grant.value) == {
         "requests": [
             {
                 "replica": "r1",
@@ -102,7 +102,7 @@ async def test_w7_the_value_is_what_the_contract_says(kv: KeyValue):
             {"replica": "r2", "since": 1, "patience": 60},
         ]
     }
-    assert (await read_grant_requests(kv, KEY)).requests == held.requests
+    assert (await read_grant_requests(kv, KEY)).requests == grant.requests
 
 
 @pytest.mark.parametrize("kind", [GrantRequest, GrantAnswer])
@@ -138,8 +138,8 @@ async def test_all_keys_below_a_prefix_are_read_in_pages(
         await kv.put(f"c{number}.resync.core.pods", b"another")
     await kv.put("c0.grant.core.pods", b"again")
     await kv.delete("c3.grant.core.pods")
-    found = await scan_keys(bus, "*.grant")
-    assert {key.partition(".")[0]: entry.value for key, entry in found.items()} == {
+    entries = await scan_keys(bus, "*.grant")
+    assert {key.partition(".")[0]: entry.value for key, entry in entries.items()} == {
         "c0": b"again",
         "c1": b"1",
         "c2": b"2",
@@ -148,7 +148,7 @@ async def test_all_keys_below_a_prefix_are_read_in_pages(
         "c6": b"6",
     }
     entry = await kv.get("c4.grant.core.pods")
-    assert entry == found["c4.grant.core.pods"]
+    assert entry == entries["c4.grant.core.pods"]
 
 
 async def test_no_key_below_a_prefix_is_an_empty_answer(bus: Bus):
@@ -195,8 +195,13 @@ async def test_b18_what_cannot_be_read_counts_as_not_there(kv: KeyValue, value: 
     "changed", [{"controller": "d"}, {"previous": "projector"}, {"durable": "d-a"}]
 )
 async def test_s4_a_registration_names_no_durable_of_others(kv: KeyValue, changed: dict[str, str]):
-    found = {"controller": "c", "filters": ["fleetbus.events.>"], "durable": "c-a", "synced": "c-a"}
-    await kv.put(kv_controller("c"), json.dumps(found).encode())
+    registration = {
+        "controller": "c",
+        "filters": ["fleetbus.events.>"],
+        "durable": "c-a",
+        "synced": "c-a",
+    }
+    await kv.put(kv_controller("c"), json.dumps(registration).encode())
     assert await read_registration(kv, "c") is not None
-    await kv.put(kv_controller("c"), json.dumps(found | changed).encode())
+    await kv.put(kv_controller("c"), json.dumps(registration | changed).encode())
     assert await read_registration(kv, "c") is None

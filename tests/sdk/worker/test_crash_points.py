@@ -54,16 +54,16 @@ def _step(args: tuple[Any, ...]) -> str:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("what", ["look", "apply", "enqueue"])
+@pytest.mark.parametrize("point", ["look", "apply", "enqueue"])
 async def test_p9_b7_nothing_is_acknowledged_before_it_is_applied_and_enqueued(
-    open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch, what: str, when: str
+    open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch, point: str, when: str
 ) -> None:
     async def breaking(url: str) -> Redis:
         plain = await connect(url)
         return Breaking.from_pool(plain.connection_pool)
 
     monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
-    for name, value in {"is_armed": False, "hits": 0, "when": when, "what": what}.items():
+    for name, value in {"is_armed": False, "hits": 0, "when": when, "what": point}.items():
         monkeypatch.setattr(Breaking, name, value)
     rig = await open_rig("a", resources=(PODS,))
     rig.start_reconciler(name="projector")  # it has a connection that stays
@@ -75,12 +75,12 @@ async def test_p9_b7_nothing_is_acknowledged_before_it_is_applied_and_enqueued(
     monkeypatch.setattr("fleetbus.store.connection.connect", breaking)
     rig.start_reconciler(controller, name="one", projector=False)
     await rig.quiet("pods")
-    if what == "apply":  # a controller only applies what the projector does not
+    if point == "apply":  # a controller only applies what the projector does not
         await rig.stop("projector")
     Breaking.is_armed = True
     rig.clusters["a"].create(PODS, pod("p"), "default")
     await eventually(lambda: Breaking.hits >= 1, SOON)
-    if when == "before" or what == "look":  # else the second attempt finds it done (P8)
+    if when == "before" or point == "look":  # else the second attempt finds it done (P8)
         await eventually(lambda: Breaking.hits >= 2, SOON)
         async with connected(rig.shared.nats_url, name="test") as bus:
             info = await consumer_info(bus, "pods-a")

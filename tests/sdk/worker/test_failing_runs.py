@@ -24,9 +24,9 @@ CANARY = "S3CRET-hunter2"
 
 @pytest.fixture
 async def queue(redis: Redis) -> AsyncGenerator[RedisQueue]:
-    made = RedisQueue(redis, "copier", policy=POLICY)
-    yield made
-    await made.aclose()
+    redis_queue = RedisQueue(redis, "copier", policy=POLICY)
+    yield redis_queue
+    await redis_queue.aclose()
 
 
 class Mute(Exception):
@@ -74,7 +74,7 @@ async def test_r8_whatever_is_raised_is_retried_with_back_off_and_the_others_go_
         await eventually(lambda: is_empty(queue))
     assert counted("retried") == before + 3 * len(RAISED)
     for request in RAISED:
-        first, *_, last = [at for one, at in notes.started if one == request]
+        first, *_, last = [at for started, at in notes.started if started == request]
         assert last - first >= 0.07  # 10, 20 and 40 ms
 
 

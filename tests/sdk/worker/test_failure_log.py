@@ -139,9 +139,9 @@ async def test_a_key_that_fails_ten_times_has_one_line_and_one_when_it_recovers(
             await queue.add([Add(FIRST)])
             await eventually(lambda: counted("done") > before)
     await queue.aclose()
-    shown = [line for line in lines if line["log_level"] != "debug"]
+    visible = [line for line in lines if line["log_level"] != "debug"]
     names = ("reconcile_failed", "reconcile_recovered")
-    about = [line for line in shown if line["event"] in names]
+    about = [line for line in visible if line["event"] in names]
     assert [line["event"] for line in about] == list(names)
     assert about[1]["failures"] == 5
 

@@ -30,9 +30,9 @@ CALM = [named(f"n{n}", cluster="calm") for n in range(9)]
 
 @pytest.fixture
 async def queue(redis: Redis) -> AsyncGenerator[RedisQueue]:
-    made = RedisQueue(redis, "copier", policy=POLICY)
-    yield made
-    await made.aclose()
+    redis_queue = RedisQueue(redis, "copier", policy=POLICY)
+    yield redis_queue
+    await redis_queue.aclose()
 
 
 def silence(cluster: str) -> Unreachable:
@@ -76,7 +76,9 @@ async def test_q9_a_cluster_alone_has_all_slots_and_another_one_gets_its_share_w
 
     async def act(request: Request) -> None:
         if request.cluster == "calm":
-            beside.append(sum(one.cluster == "busy" for one in notes.running))
+            beside.append(
+                sum(running_request.cluster == "busy" for running_request in notes.running)
+            )
         await asyncio.sleep(0.01)
 
     notes = Notes(act)
@@ -103,7 +105,7 @@ async def test_q9_a_cluster_that_does_not_answer_gets_probes_until_it_does(
         await add(queue, DEAD)
 
         async def is_open() -> bool:
-            return [one.cluster for one in (await queue.stats()).breakers] == ["dead"]
+            return [breaker.cluster for breaker in (await queue.stats()).breakers] == ["dead"]
 
         await eventually(is_open)
         failed = len(notes.started)

@@ -83,10 +83,10 @@ async def test_p13_a_deletion_that_stood_in_the_queue_of_a_lost_store_is_reconci
 def mapped_unless(is_broken: Sequence[bool]) -> Recorder:
     """Requests of a controller whose map fails while that says so."""
 
-    async def to_itself(_obj: Any, own: Request, _fleet: Fleet) -> Iterable[Request]:
+    async def to_itself(_obj: Any, request: Request, _fleet: Fleet) -> Iterable[Request]:
         if is_broken[0]:
             raise NotSynced("not yet")
-        return [own]
+        return [request]
 
     controller = Controller("mapped")
     controller.watch(PODS, map=to_itself)
@@ -166,12 +166,12 @@ async def test_p10_an_old_event_that_comes_again_is_not_what_the_run_reads(
 
 async def test_p8_a_map_is_asked_about_each_state_that_waited(open_rig: OpenRig) -> None:
     rig = await open_rig("a")
-    gate, asked = asyncio.Event(), list[str]()
+    gate, turns = asyncio.Event(), list[str]()
 
-    async def hold(obj: Any, own: Request, _fleet: Fleet) -> Iterable[Request]:
-        asked.append(obj["metadata"].get("labels", {}).get("turn", ""))
+    async def hold(obj: Any, request: Request, _fleet: Fleet) -> Iterable[Request]:
+        turns.append(obj["metadata"].get("labels", {}).get("turn", ""))
         await gate.wait()
-        return [own]
+        return [request]
 
     controller = Controller("mapped")
     controller.watch(PODS, map=hold)
@@ -181,7 +181,7 @@ async def test_p8_a_map_is_asked_about_each_state_that_waited(open_rig: OpenRig)
     await rig.synced("core/pods")
     await rig.quiet("mapped")
     rig.clusters["a"].create(PODS, pod("p"), "default")
-    await eventually(lambda: asked == [""])
+    await eventually(lambda: turns == [""])
     for turn in "12":
         rig.clusters["a"].patch(PODS, "default", "p", {"metadata": {"labels": {"turn": turn}}})
 
@@ -193,7 +193,7 @@ async def test_p8_a_map_is_asked_about_each_state_that_waited(open_rig: OpenRig)
 
         await eventually(is_in_line)
     gate.set()
-    await eventually(lambda: asked == ["", "1", "2"])
+    await eventually(lambda: turns == ["", "1", "2"])
 
 
 async def test_p9_initial_sync_outlives_a_store_that_is_away(open_rig: OpenRig) -> None:

@@ -24,12 +24,12 @@ SHORT = replace(POLICY, lease=timedelta(milliseconds=400))
 class BlockedAfterTaking(RedisQueue):
     """Another run blocks the event loop once, between an answer and the worker's look at it."""
 
-    def __init__(self, *given: Any, blocks: float, **more: Any) -> None:
-        super().__init__(*given, **more)
+    def __init__(self, *arguments: Any, blocks: float, **more: Any) -> None:
+        super().__init__(*arguments, **more)
         self.blocks = blocks * SHORT.lease.total_seconds()
 
-    async def take(self, *given: Any, **more: Any) -> list[Lease]:
-        leases = await super().take(*given, **more)
+    async def take(self, *arguments: Any, **more: Any) -> list[Lease]:
+        leases = await super().take(*arguments, **more)
         if leases:
             time.sleep(self.blocks)  # noqa: ASYNC251 -- what it is about
             self.blocks = 0.0
@@ -40,11 +40,11 @@ class BlockedAfterTaking(RedisQueue):
 async def test_q5_no_run_begins_under_a_lease_that_is_over_or_nearly_and_its_request_goes_back(
     redis: Redis, valkey_url: str, blocks: float
 ) -> None:
-    held: list[bool] = []
+    holds: list[bool] = []
 
     async def look(_request: Request) -> None:
         run = current_run()
-        held.append(run is not None and run.holds())
+        holds.append(run is not None and run.holds())
 
     notes = Notes(look)
     async with aclosing(BlockedAfterTaking(redis, "copier", policy=SHORT, blocks=blocks)) as queue:
@@ -52,4 +52,4 @@ async def test_q5_no_run_begins_under_a_lease_that_is_over_or_nearly_and_its_req
         async with working(queue, valkey_url, notes, policy=SHORT):
             await eventually(lambda: {FIRST, SECOND} <= set(notes.finished))
             await eventually(lambda: is_empty(queue))
-    assert held == [True, True]
+    assert holds == [True, True]

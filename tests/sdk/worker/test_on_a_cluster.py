@@ -46,7 +46,7 @@ async def test_p16_a_fleet_runs_on_a_cluster_of_three_masters(nats_url: str, tmp
             await eventually(lambda name=name: _was_gone(recorder, name))
         await rig.quiet("pods")
         page = await rig.reader.list(ListQuery(clusters=CLUSTERS, resource="core/pods"))
-        assert [(one.cluster, one.name) for one in page.entries] == [
+        assert [(entry.cluster, entry.name) for entry in page.entries] == [
             (name, "new") for name in sorted(CLUSTERS)
         ]
         keys = SnapshotKeys(4)

@@ -79,8 +79,8 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
-    def pass_alone(self, part: float = 1.0) -> None:
-        self.now += part * ALONE.total_seconds()
+    def pass_alone(self, fraction: float = 1.0) -> None:
+        self.now += fraction * ALONE.total_seconds()
 
 
 def test_q9_the_only_cluster_that_wants_slots_gets_all_of_them_once_it_succeeds():

@@ -26,9 +26,9 @@ from support.rigs.worker import FIRST, POLICY, SECOND, Notes, working
 
 @pytest.fixture
 async def queue(redis: Redis) -> AsyncGenerator[RedisQueue]:
-    made = RedisQueue(redis, "copier", policy=POLICY)
-    yield made
-    await made.aclose()
+    redis_queue = RedisQueue(redis, "copier", policy=POLICY)
+    yield redis_queue
+    await redis_queue.aclose()
 
 
 SECRET = "S3CRET"
@@ -161,10 +161,10 @@ async def test_a_task_of_a_run_is_else_like_any_other() -> None:
 
 
 async def test_only_tasks_of_runs_are_touched_and_the_loop_gets_its_own_way_back() -> None:
-    made: list[str] = []
+    types: list[str] = []
 
     def make(loop: Any, work: Any, **options: Any) -> Any:
-        made.append(type(work).__name__)
+        types.append(type(work).__name__)
         return asyncio.Task(work, loop=loop, **options)
 
     loop = asyncio.get_running_loop()
@@ -174,7 +174,7 @@ async def test_only_tasks_of_runs_are_touched_and_the_loop_gets_its_own_way_back
             await asyncio.create_task(asyncio.sleep(0))
             with running(Run(FIRST)):
                 await asyncio.create_task(asyncio.sleep(0))
-        assert made == ["coroutine", "_Contained"]
+        assert types == ["coroutine", "_Contained"]
         assert loop.get_task_factory() is make
     finally:
         loop.set_task_factory(None)

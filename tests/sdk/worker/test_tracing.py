@@ -35,9 +35,9 @@ EU = Source(cluster="eu1")
 
 @pytest.fixture
 async def queue(redis: Redis) -> AsyncGenerator[RedisQueue]:
-    made = RedisQueue(redis, "copier", policy=POLICY)
-    yield made
-    await made.aclose()
+    redis_queue = RedisQueue(redis, "copier", policy=POLICY)
+    yield redis_queue
+    await redis_queue.aclose()
 
 
 class Counted(SimpleSpanProcessor):
@@ -87,7 +87,7 @@ def is_child(child: ReadableSpan, parent: ReadableSpan) -> bool:
 
 
 def parents(spans: InMemorySpanExporter, name: str, child: ReadableSpan) -> list[ReadableSpan]:
-    return [one for one in named(spans, name) if is_child(child, one)]
+    return [span for span in named(spans, name) if is_child(child, span)]
 
 
 async def test_a_change_is_one_trace_from_the_event_to_the_write(
@@ -225,8 +225,8 @@ async def test_a_write_that_fails_says_why_without_quoting_a_secret(
     for path in ("/api/v1/namespaces/n/configmaps/c", "/api/v1/namespaces/n/secrets/s"):
         with pytest.raises(Invalid), tracing.writing("a", "PATCH", path):
             raise Invalid(422, "Invalid", "data.word: it is too short")
-    said = [span.status.description for span in named(spans, "fleetbus.write PATCH")]
-    assert said == ["Invalid: data.word: it is too short (422 Invalid)", "Invalid"]
+    descriptions = [span.status.description for span in named(spans, "fleetbus.write PATCH")]
+    assert descriptions == ["Invalid: data.word: it is too short (422 Invalid)", "Invalid"]
 
 
 async def test_without_an_sdk_the_trace_is_carried_and_nothing_is_recorded(

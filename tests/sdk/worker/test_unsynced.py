@@ -27,9 +27,9 @@ PODS, MAPS = ("eu1", "core/pods"), ("eu1", "core/configmaps")
 
 @pytest.fixture
 async def snapshot(redis: Redis) -> Snapshot:
-    made = Snapshot(redis)
-    await made.set_up("eu1", "us1")
-    return made
+    prepared = Snapshot(redis)
+    await prepared.set_up("eu1", "us1")
+    return prepared
 
 
 def noted_by(

@@ -41,7 +41,7 @@ KNOWN = {
 
 
 @pytest.mark.parametrize(
-    ("named", "meant"),
+    ("named", "suggestion"),
     [
         ("v1/configmap", "core/configmaps"),
         ("v1/configmapps", "core/configmaps"),
@@ -56,9 +56,9 @@ KNOWN = {
     ],
 )
 def test_what_was_meant_is_the_plural_of_a_name_or_what_is_spelt_alike(
-    named: str, meant: str
+    named: str, suggestion: str
 ) -> None:
-    assert suggest_resource(parse_resource(named), KNOWN) == meant
+    assert suggest_resource(parse_resource(named), KNOWN) == suggestion
 
 
 async def put(snapshot: Snapshot, group: str, version: str, plural: str) -> None:
@@ -73,16 +73,16 @@ async def test_p14_a_read_of_what_no_cluster_has_says_what_was_meant(
 ) -> None:
     async with one_cluster(redis, tmp_path) as rig:
         await put(rig.snapshot, "apps", "v1", "deployments")
-        for named, meant in (("v1/pod", "v1/pods"), ("v1/deployments", "apps/v1/deployments")):
+        for named, suggestion in (("v1/pod", "v1/pods"), ("v1/deployments", "apps/v1/deployments")):
             for read in (
                 rig.cluster.get(named, "prod", "web"),
                 rig.cluster.list(named),
                 rig.fleet.list(named),
                 rig.fleet.get_all(named, "prod", "web"),
             ):
-                with pytest.raises(NotSynced, match=f"did you mean '{meant}'\\?$") as caught:
+                with pytest.raises(NotSynced, match=f"did you mean '{suggestion}'\\?$") as caught:
                     await read
-                assert (caught.value.unwatched, caught.value.did_you_mean) == (named, meant)
+                assert (caught.value.unwatched, caught.value.did_you_mean) == (named, suggestion)
         with pytest.raises(NotSynced, match="FLEETBUS_WATCHER_SECRETS=true"):
             await rig.cluster.get("v1/secrets", "prod", "web")
         with pytest.raises(NotSynced, match="left out by the settings of the watcher"):

@@ -34,9 +34,9 @@ from support.stores.workqueue import named
 
 @pytest.fixture
 async def queue(redis: Redis) -> AsyncGenerator[RedisQueue]:
-    made = RedisQueue(redis, "copier", policy=POLICY)
-    yield made
-    await made.aclose()
+    redis_queue = RedisQueue(redis, "copier", policy=POLICY)
+    yield redis_queue
+    await redis_queue.aclose()
 
 
 async def attempts(redis: Redis) -> int:
@@ -256,7 +256,7 @@ async def test_a_run_that_ends_within_the_drain_is_done_and_its_key_free_at_once
         worker.stop()
 
         async def only_b_runs() -> bool:
-            return [one.request for one in await queue.processing()] == [SECOND]
+            return [lease.request for lease in await queue.processing()] == [SECOND]
 
         await eventually(only_b_runs)
         assert notes.running == {SECOND}
@@ -349,20 +349,20 @@ async def test_p10_a_run_that_the_snapshot_is_behind_of_comes_back_and_counts_as
 
 
 def lagged() -> float:
-    found = REGISTRY.get_sample_value("fleetbus_snapshot_behind_total", {"controller": "copier"})
-    return found or 0.0
+    sample = REGISTRY.get_sample_value("fleetbus_snapshot_behind_total", {"controller": "copier"})
+    return sample or 0.0
 
 
 async def test_r5_what_a_run_wrote_is_known_to_the_next_one(
     queue: RedisQueue, valkey_url: str
 ) -> None:
     ref = ObjectRef("c1", "core/pods", "ns", "child")
-    known: list[object] = []
+    versions: list[object] = []
 
     async def act(_request: Request) -> None:
         run = current_run()
         assert run is not None
-        known.append([written.resource_version for written in run.writes.values()])
+        versions.append([written.resource_version for written in run.writes.values()])
         if notes.runs() == 1:
             run.note_write(ref, "12", "uid")
             raise ValueError("also when it fails")
@@ -372,9 +372,9 @@ async def test_r5_what_a_run_wrote_is_known_to_the_next_one(
     async with working(queue, valkey_url, notes):
         for runs in (2, 3):
             await queue.add([Add(FIRST)])
-            await eventually(lambda runs=runs: len(known) == runs)
+            await eventually(lambda runs=runs: len(versions) == runs)
             await eventually(lambda: is_empty(queue))
-    assert known == [[], ["12"], []]
+    assert versions == [[], ["12"], []]
 
 
 async def test_r5_what_a_run_wrote_is_known_to_the_next_one_also_if_it_was_stopped(

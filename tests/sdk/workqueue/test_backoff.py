@@ -25,16 +25,16 @@ SLOW = fleetbus.Backoff(first=timedelta(seconds=40), factor=3, limit=timedelta(m
 async def open_queue(
     request: pytest.FixtureRequest, redis: Redis
 ) -> AsyncGenerator[Callable[[QueuePolicy], Rig]]:
-    made: list[Rig] = []
+    rigs: list[Rig] = []
 
     def open_rig(policy: QueuePolicy) -> Rig:
         rig = RedisRig(redis, "copier", policy) if is_redis else MemoryRig("copier", policy)
-        made.append(rig)
+        rigs.append(rig)
         return rig
 
     is_redis = request.param == "redis"
     yield open_rig
-    for rig in made:
+    for rig in rigs:
         await rig.queue.aclose()
 
 
@@ -112,14 +112,14 @@ async def test_q7_a_hosted_controller_keeps_its_back_off(
     rig.start_reconciler(failing(backoff=SLOW))
     rig.start_watcher("a")
     request = fleetbus.Request("failing", "a", "default", "x")
-    found: list[timedelta] = []
+    delays: list[timedelta] = []
 
     async def is_delayed() -> bool:
-        found[:] = [due] if (due := (await read_item(redis, request)).due_in) else []
-        return bool(found)
+        delays[:] = [due] if (due := (await read_item(redis, request)).due_in) else []
+        return bool(delays)
 
     await eventually(is_delayed, timedelta(seconds=20))
-    assert timedelta(seconds=20) < found[0] <= timedelta(seconds=40)
+    assert timedelta(seconds=20) < delays[0] <= timedelta(seconds=40)
     queue = RedisQueue(redis, "failing")
     assert (await queue.stats()).failing == 1
     await queue.aclose()
@@ -127,17 +127,17 @@ async def test_q7_a_hosted_controller_keeps_its_back_off(
 
 @pytest.mark.parametrize("make", ["decorator", "children"])
 def test_q7_every_kind_of_controller_takes_a_back_off(make: str) -> None:
-    made = (
+    controller = (
         fleetbus.Decorator("notes", resource=MAPS, backoff=SLOW)
         if make == "decorator"
         else fleetbus.Children("maps", parents="v1/pods", children=MAPS, backoff=SLOW)
     )
-    assert made.backoff == SLOW
+    assert controller.backoff == SLOW
     assert failing().backoff is None
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"first": 5}, "first must be a positive timedelta .*, not 5"),
         ({"first": timedelta()}, "first must be a positive timedelta"),
@@ -152,6 +152,6 @@ def test_q7_every_kind_of_controller_takes_a_back_off(make: str) -> None:
         ({"factor": True}, "factor must be a number of at least 1, not True"),
     ],
 )
-def test_a_back_off_that_cannot_be_used_is_one_clear_line(given: Any, message: str) -> None:
+def test_a_back_off_that_cannot_be_used_is_one_clear_line(options: Any, message: str) -> None:
     with pytest.raises(fleetbus.ConfigError, match=f"backoff: {message}"):
-        fleetbus.Backoff(**given)
+        fleetbus.Backoff(**options)

@@ -100,18 +100,18 @@ async def test_q8_q9_a_breaker_stays_open_no_longer(rig: Rig):
 
 async def test_q6_q8_a_lease_ends_as_it_would_have(rig: Rig):
     await rig.queue.add([Add(A), Add(B)])
-    held, lost = await rig.queue.take(2)
+    lease, lost = await rig.queue.take(2)
     await rig.turn_back(HOUR)
     assert (await rig.queue.reap()).marked == 0
     [first, _] = await rig.queue.processing()
     assert first.remaining <= POLICY.lease
     await rig.advance(POLICY.lease / 2)
-    assert await rig.queue.extend([held]) == []
+    assert await rig.queue.extend([lease]) == []
     await rig.advance(POLICY.lease * 0.6)
     await rig.queue.reap()
     await rig.advance(POLICY.lease / 5)
     assert (await rig.queue.reap()).quarantined == [lost.request]
-    assert await rig.queue.extend([held]) == []
+    assert await rig.queue.extend([lease]) == []
 
 
 async def test_q8_the_age_of_a_run_is_reported_by_the_clock_as_it_is_now(rig: Rig):

@@ -161,9 +161,9 @@ async def test_q6_after_a_jump_of_the_clock_nothing_is_reaped_for_one_lease(rig:
     await queue.add([Add(A)])
     await take_one(queue)
     await rig.advance(LEASE * 3, jump=True)
-    held = await reap_twice(rig)
-    assert held.held > timedelta(0)
-    assert (held.marked, held.recovered) == (0, 0)
+    reaped = await reap_twice(rig)
+    assert reaped.held > timedelta(0)
+    assert (reaped.marked, reaped.recovered) == (0, 0)
     await rig.advance(LEASE)
     assert (await reap_twice(rig)).recovered == 1
 
@@ -205,8 +205,8 @@ async def test_q7_three_dead_owners_quarantine_a_key_and_spare_its_siblings(rig:
     assert (await crash_owner(rig)).quarantined == [A]
     await queue.add([Add(A), Add(B)])
     assert await names(queue) == ["b"]
-    [kept] = await queue.quarantined()
-    assert (kept.request, kept.times) == (A, 1)
+    [quarantined_item] = await queue.quarantined()
+    assert (quarantined_item.request, quarantined_item.times) == (A, 1)
     assert (await queue.stats()).quarantined == 1
 
 
@@ -217,9 +217,9 @@ async def test_q7_a_key_leaves_quarantine_by_itself_and_returns_for_longer(rig: 
         await crash_owner(rig)
     await rig.advance(timedelta(seconds=61))
     assert (await crash_owner(rig)).quarantined == [A]
-    [kept] = await queue.quarantined()
-    assert kept.times == 2
-    assert timedelta(seconds=110) < kept.remaining <= timedelta(seconds=120)
+    [quarantined_item] = await queue.quarantined()
+    assert quarantined_item.times == 2
+    assert timedelta(seconds=110) < quarantined_item.remaining <= timedelta(seconds=120)
     await rig.advance(timedelta(seconds=121))
     assert await names(queue) == ["a"]
     assert await rig.is_empty()
@@ -332,8 +332,8 @@ async def test_q11_the_same_token_gets_the_same_items(queue: Queue):
     first = await queue.take(5, token="t1")
     assert await queue.take(5, token="t2") != first
     again = await queue.take(5, token="t1")
-    assert sorted(one.request for one in again) == sorted(one.request for one in first)
-    assert {one.fence for one in again} == {first[0].fence}
+    assert sorted(lease.request for lease in again) == sorted(lease.request for lease in first)
+    assert {lease.fence for lease in again} == {first[0].fence}
     assert await queue.done(again) == []
     assert len(await queue.take(5, token="t1")) == 5
 
@@ -344,8 +344,8 @@ async def test_q11_a_repeated_take_with_less_room_gives_the_rest_back(queue: Que
     few = await queue.take(2, token="t")
     assert len(few) == 2
     assert (await queue.stats()).processing == 2
-    rest = await queue.take(5)
-    assert len({lease.request for lease in few + rest}) == 5
+    remaining = await queue.take(5)
+    assert len({lease.request for lease in few + remaining}) == 5
 
 
 async def test_q11_a_repeated_take_has_a_whole_lease(rig: Rig):
@@ -423,9 +423,9 @@ async def test_q13_nothing_is_stuck_in_processing_after_its_owner_died(rig: Rig)
     queue = rig.queue
     await queue.add([Add(A)])
     lease = await take_one(queue)
-    [shown] = await queue.processing()
-    assert (shown.request, shown.fence) == (A, lease.fence)
-    assert timedelta(0) < shown.remaining <= LEASE
+    [item] = await queue.processing()
+    assert (item.request, item.fence) == (A, lease.fence)
+    assert timedelta(0) < item.remaining <= LEASE
     await rig.advance(LEASE * 1.1)
     await reap_twice(rig)
     assert await queue.processing() == []

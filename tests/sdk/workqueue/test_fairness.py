@@ -200,8 +200,8 @@ async def test_q9_a_success_between_failures_keeps_the_breaker_closed(queue: Que
     for _ in range(3):
         await fill(queue, *of("shaky", 4), *of("shaky", 1, "good"))
         leases = await queue.take(5)
-        await fail(queue, [one for one in leases if one.request.name != "good000"])
-        await queue.done([one for one in leases if one.request.name == "good000"])
+        await fail(queue, [lease for lease in leases if lease.request.name != "good000"])
+        await queue.done([lease for lease in leases if lease.request.name == "good000"])
     assert await breakers(queue) == []
 
 
@@ -316,7 +316,7 @@ async def test_q9_a_breaker_without_items_hands_the_next_one_out_as_a_probe(
 ):
     monkeypatch.setattr("fleetbus.workqueue.redis.POLL", 60)
     queue = rig.queue
-    [held] = await lease_of_an_open_breaker(rig)
+    [lease] = await lease_of_an_open_breaker(rig)
     await rig.advance(LONG)
     waiting = asyncio.create_task(queue.take(10, wait=timedelta(seconds=10)))
     await never(waiting.done)
@@ -325,7 +325,7 @@ async def test_q9_a_breaker_without_items_hands_the_next_one_out_as_a_probe(
     [probe] = await waiting
     assert probe.is_probe
     assert time.monotonic() - started < 5, "it waited to the end"
-    await queue.give_back([probe, held])
+    await queue.give_back([probe, lease])
     await finish(rig)
 
 
@@ -368,8 +368,11 @@ async def test_q11_a_repeated_take_knows_its_probe(rig: Rig):
     await fill(rig.queue, named("a", cluster="calm"))
     first = await rig.queue.take(10, token="t")
     again = await rig.queue.take(10, token="t")
-    assert {one.request.cluster: one.is_probe for one in first} == {"dead": True, "calm": False}
-    assert sorted(one.is_probe for one in again) == [False, True]
+    assert {lease.request.cluster: lease.is_probe for lease in first} == {
+        "dead": True,
+        "calm": False,
+    }
+    assert sorted(lease.is_probe for lease in again) == [False, True]
 
 
 async def test_q2_q9_capped_broken_and_quarantined_items_leave_nothing_behind(rig: Rig):

@@ -22,16 +22,16 @@ PARTS = ("ready:0:c1", "turns:0", "dirty", "processing", "leases", "takes", "att
 
 
 async def take(queue: RedisQueue) -> set[Any]:
-    found = await queue.take(5)
-    await queue.done(found, {})
-    return {lease.request for lease in found}
+    leases = await queue.take(5)
+    await queue.done(leases, {})
+    return {lease.request for lease in leases}
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("suffix", PARTS)
 async def test_q7_what_a_foreign_key_has_held_up_is_taken_once_that_is_gone(
-    redis: Redis, part: str
+    redis: Redis, suffix: str
 ):
-    key = keys.queue("copier", part)
+    key = keys.queue("copier", suffix)
     for is_late in (False, True):
         queue = RedisQueue(redis, "copier", policy=POLICY)
         if is_late:

@@ -205,7 +205,7 @@ async def test_q5_a_handler_that_never_returns_is_not_renewed_for_ever(
         heartbeat.outlive(leases[1])  # this one has returned
         await eventually(lambda: sum(recovered) == 1)
         assert stuck == leases[:1]
-        assert [one.request for one in await queue.processing()] == [leases[1].request]
+        assert [lease.request for lease in await queue.processing()] == [leases[1].request]
 
 
 async def test_q5_a_handler_that_blocks_its_process_for_ever_ends_it(valkey_url: str):

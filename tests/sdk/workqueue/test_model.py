@@ -132,10 +132,10 @@ class QueueMachine(RuleBasedStateMachine):
             for request, priority, cause in items
         ]
         self.run(self.rig.queue.add(adds))
-        for one in adds:
-            key = self.keys[one.request]
-            key.bill("" if one.cause == one.request.cluster else one.cause)
-            key.mark_dirty(one.priority)
+        for addition in adds:
+            key = self.keys[addition.request]
+            key.bill("" if addition.cause == addition.request.cluster else addition.cause)
+            key.mark_dirty(addition.priority)
 
     @rule(weights=st.dictionaries(st.sampled_from(CLUSTERS), st.sampled_from([0.5, 3, 100])))
     def weigh(self, weights: dict[str, float]) -> None:
@@ -171,7 +171,9 @@ class QueueMachine(RuleBasedStateMachine):
         for lease in probing:
             most[lease.charged_cluster] -= 1
         others = Counter(lease.charged_cluster for lease in leases if not lease.is_probe)
-        ready = Counter(self.charged(one) for one in self.ready() if self.is_in_turn(one))
+        ready = Counter(
+            self.charged(request) for request in self.ready() if self.is_in_turn(request)
+        )
         assert all(count <= most[cluster] for cluster, count in others.items())
         assert others.total() == min(
             limit - expected, sum(min(most[name], count) for name, count in ready.items())
@@ -189,8 +191,12 @@ class QueueMachine(RuleBasedStateMachine):
             for request in ready
             if self.is_due(request.cluster) and most[request.cluster] > 0
         }
-        assert len(probing) == len({one.request.cluster for one in probing}) == min(limit, len(due))
-        assert all(due[one.request.cluster] == one.priority for one in probing)
+        assert (
+            len(probing)
+            == len({lease.request.cluster for lease in probing})
+            == min(limit, len(due))
+        )
+        assert all(due[lease.request.cluster] == lease.priority for lease in probing)
         return len(probing)
 
     def begin(self, lease: Lease) -> None:
@@ -316,19 +322,24 @@ class QueueMachine(RuleBasedStateMachine):
     def counts_agree(self) -> None:
         stats = self.run(self.rig.queue.stats())
         keys = self.keys.values()
-        ready = Counter((self.charged(one), self.keys[one].dirty) for one in self.ready())
+        ready = Counter(
+            (self.charged(request), self.keys[request].dirty) for request in self.ready()
+        )
         assert stats.depth == ready
         assert stats.processing == sum(key.fence is not None for key in keys)
         assert stats.delayed == sum(key.due is not None for key in keys)
         assert stats.quarantined == sum(key.kept_until is not None for key in keys)
-        kept = (request.cluster for request, key in self.keys.items() if key.kept_until is not None)
-        assert stats.kept == Counter(kept)
+        clusters = (
+            request.cluster for request, key in self.keys.items() if key.kept_until is not None
+        )
+        assert stats.kept == Counter(clusters)
         assert {
-            one.cluster: (one.failures, one.opened, one.is_probing) for one in stats.breakers
+            breaker.cluster: (breaker.failures, breaker.opened, breaker.is_probing)
+            for breaker in stats.breakers
         } == {
-            name: (one.failures, one.opened, one.probe is not None)
-            for name, one in self.outages.items()
-            if one.until is not None
+            name: (outage.failures, outage.opened, outage.probe is not None)
+            for name, outage in self.outages.items()
+            if outage.until is not None
         }
         type(self).steps += 1
 
@@ -441,7 +452,7 @@ def test_q1_a_few_random_calls_agree_on_redis_too(valkey_url: str, monkeypatch: 
     compare("redis", valkey_url, 2 * STEPS, monkeypatch)
 
 
-def compare(kind: str, valkey_url: str, wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def compare(kind: str, valkey_url: str, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make at least so many random calls."""
     for module in (scripts, outages):  # its bounds have a test of their own
         monkeypatch.setattr(module, "jitter", lambda: JITTER)
@@ -456,21 +467,21 @@ def compare(kind: str, valkey_url: str, wanted: int, monkeypatch: pytest.MonkeyP
                 self.rig = new_rig(kind, redis)
 
         chosen = settings(
-            max_examples=max(1, min(wanted // STEPS, 100)),
+            max_examples=max(1, min(steps // STEPS, 100)),
             stateful_step_count=STEPS,
             deadline=None,
             database=None,
             suppress_health_check=[HealthCheck.too_slow],
         )
         try:
-            while Machine.steps < wanted:
+            while Machine.steps < steps:
                 run_state_machine_as_test(Machine, settings=chosen)
         finally:
             runner.run(redis.aclose())
 
 
-def same(one: Request, other: Request) -> bool:
-    return one.cluster == other.cluster
+def same(request: Request, other: Request) -> bool:
+    return request.cluster == other.cluster
 
 
 async def empty(redis: Redis) -> None:

@@ -54,7 +54,7 @@ async def test_q12_each_item_of_a_batch_has_its_own_note(rig: Rig):
     await rig.queue.add([Add(A), Add(B)])
     await rig.queue.done(await rig.queue.take(2), {A: b"1", B: b"2"})
     await rig.queue.add([Add(A), Add(B)])
-    assert {one.request: one.note for one in await rig.queue.take(2)} == {A: b"1", B: b"2"}
+    assert {lease.request: lease.note for lease in await rig.queue.take(2)} == {A: b"1", B: b"2"}
 
 
 async def test_q12_a_note_outlives_a_dead_owner_and_a_run_given_back(rig: Rig):
@@ -74,7 +74,7 @@ async def test_q4_q12_a_lost_lease_leaves_no_note(rig: Rig):
     current = await die(rig)
     assert await rig.queue.done([stale], {A: b"stale"}) == [stale]
     await rig.queue.give_back([current])
-    assert [one.note for one in await rig.queue.take(1)] == [b"old"]
+    assert [lease.note for lease in await rig.queue.take(1)] == [b"old"]
 
 
 async def test_q12_a_note_that_is_too_long_is_refused_before_anything_ends(rig: Rig):

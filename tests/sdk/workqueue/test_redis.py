@@ -109,7 +109,7 @@ async def test_q11_a_take_whose_answer_was_lost_is_answered_again(valkey_url: st
         leases = await queue.take(4)
         assert sorted(lease.request.name for lease in leases) == ["n0", "n1", "n2", "n3"]
         assert await queue.done(leases) == []
-        assert [one.request.name for one in await queue.take(1)] == ["n4"]
+        assert [lease.request.name for lease in await queue.take(1)] == ["n4"]
         assert proxy.cuts == 1
 
 
@@ -175,7 +175,7 @@ async def test_q1_eight_workers_never_share_a_key_and_miss_no_last_add(
 ):
     requests = [named(f"n{n}", cluster=f"c{n % 3}") for n in range(40)]
     versions = dict.fromkeys(requests, 0)
-    seen = dict.fromkeys(requests, 0)
+    taken_versions = dict.fromkeys(requests, 0)
     owners: dict[Request, str] = {}
 
     async def work(worker: RedisQueue) -> None:
@@ -184,7 +184,7 @@ async def test_q1_eight_workers_never_share_a_key_and_miss_no_last_add(
             for lease in leases:
                 assert lease.request not in owners
                 owners[lease.request] = lease.fence
-                seen[lease.request] = versions[lease.request]
+                taken_versions[lease.request] = versions[lease.request]
             await asyncio.sleep(0)
             for lease in leases:
                 del owners[lease.request]
@@ -203,7 +203,7 @@ async def test_q1_eight_workers_never_share_a_key_and_miss_no_last_add(
 
     async def is_done() -> bool:
         # A worker may see a version whose add is still under way, so the queue has to be empty too.
-        return seen == versions and await redis.keys("*") == []
+        return taken_versions == versions and await redis.keys("*") == []
 
     await asyncio.gather(change(60), change(61))
     await eventually(is_done)
@@ -254,8 +254,8 @@ async def test_q3_a_worker_with_a_wrong_clock_neither_takes_early_nor_holds_long
     monkeypatch.setattr(time, "time", lambda: real() + 86_400)
     [lease] = await skewed.take(5)
     assert lease.request == B
-    [held] = await queue.processing()
-    assert held.remaining <= queue.policy.lease
+    [item] = await queue.processing()
+    assert item.remaining <= queue.policy.lease
     monkeypatch.setattr(time, "time", lambda: real() - 86_400)
     await skewed.add_after(A, timedelta(milliseconds=1))
     await asyncio.sleep(0.005)
@@ -282,7 +282,7 @@ async def test_q4_a_rolled_back_store_repeats_no_fence(redis: Redis, queue: Redi
     for key, copy in copies.items():
         await redis.restore(key, 0, copy)
     again = await queue.take(1)
-    assert [one.request for one in again] == [A]
+    assert [lease.request for lease in again] == [A]
     assert await queue.done(lost) == lost
     assert await queue.done(again) == []
 
@@ -418,7 +418,7 @@ async def test_the_way_from_add_to_take_is_short_and_waiting_costs_nothing(
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "kept"),
+    ("old", "new", "expected"),
     [
         (b"1/9", b"1/10", b"1/10"),
         (b"1/10", b"1/9", b"1/10"),
@@ -433,13 +433,13 @@ async def test_the_way_from_add_to_take_is_short_and_waiting_costs_nothing(
     ],
 )
 async def test_p10_of_two_triggers_the_newer_is_kept(
-    queue: RedisQueue, old: bytes, new: bytes, kept: bytes
+    queue: RedisQueue, old: bytes, new: bytes, expected: bytes
 ):
     await queue.add([Add(A, trigger=old)])
     await queue.add([Add(A, trigger=new)])
     [lease] = await queue.take(1)
-    assert lease.trigger == kept
-    assert newest_trigger(old, new) == kept
+    assert lease.trigger == expected
+    assert newest_trigger(old, new) == expected
 
 
 async def test_every_part_that_a_queue_fills_is_documented(redis: Redis, queue: RedisQueue):
@@ -447,8 +447,8 @@ async def test_every_part_that_a_queue_fills_is_documented(redis: Redis, queue: 
     assert package.__doc__ is not None
     prefix = keys.queue("copier", "")
     for key in await names(redis):
-        part = key.removeprefix(prefix).split(":")[0]
-        assert f"`{part}" in package.__doc__
+        suffix = key.removeprefix(prefix).split(":")[0]
+        assert f"`{suffix}" in package.__doc__
 
 
 class LateReader(RedisQueue):
@@ -488,4 +488,4 @@ async def test_q9_a_taker_that_has_no_room_for_what_is_ready_asks_seldom(
 
 async def script_calls(redis: Redis) -> int:
     stats = await redis.info("commandstats")
-    return sum(int(one["calls"]) for name, one in stats.items() if "evalsha" in name)
+    return sum(int(call["calls"]) for name, call in stats.items() if "evalsha" in name)

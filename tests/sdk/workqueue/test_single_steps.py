@@ -74,7 +74,7 @@ class OneOfTwo:
 
     async def dump(self) -> dict[str, Any]:
         """All keys, with times and generations made equal."""
-        found: dict[str, Any] = {}
+        content: dict[str, Any] = {}
         redis = cast("Any", self._redis)
         async for key in redis.scan_iter(f"fleetbus:{{q:{self._name}}}*"):
             kind = await redis.type(key)
@@ -83,18 +83,22 @@ class OneOfTwo:
                 if kind == b"hash"
                 else dict(await redis.zrange(key, 0, -1, withscores=True))
             )
-            part: str = key.decode().partition("}:")[2]
-            is_time = part.startswith("ready") or part in {"leases", "delayed", "breakers"}
-            found[part] = {k: b"" if is_time else _plain(v) for k, v in values.items()}
-        found.pop("turns:0", None)  # a virtual time may differ: nobody else takes turns
-        return found
+            suffix: str = key.decode().partition("}:")[2]
+            is_time = suffix.startswith("ready") or suffix in {"leases", "delayed", "breakers"}
+            content[suffix] = {k: b"" if is_time else _plain(v) for k, v in values.items()}
+        content.pop("turns:0", None)  # a virtual time may differ: nobody else takes turns
+        return content
 
     def _shown(self, answer: Any) -> Any:
         if not answer or not answer[2]:
             return None
         due, is_at_capacity, _, *fields = answer
         leases = [fields[at : at + 9] for at in range(0, len(fields), 9)]
-        return due >= 0, is_at_capacity, sorted([_plain(one) for one in lease] for lease in leases)
+        return (
+            due >= 0,
+            is_at_capacity,
+            sorted([_plain(field) for field in lease] for lease in leases),
+        )
 
 
 def _plain(value: Any) -> bytes:
@@ -123,5 +127,5 @@ async def test_q1_the_same_leases_and_the_same_queue(redis: Redis, seed: int):
                 await queue.fail()
             elif happens < 0.7:
                 await queue.end(3)
-        one, two = [await queue.dump() for queue in both if step % 4 == 3] or ({}, {})
-        assert one == two, (step, adds)
+        first, two = [await queue.dump() for queue in both if step % 4 == 3] or ({}, {})
+        assert first == two, (step, adds)

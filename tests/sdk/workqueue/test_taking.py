@@ -114,8 +114,8 @@ async def test_q8_a_taker_that_was_served_wakes_for_what_becomes_due(queue: Redi
     async with waiting(queue) as taking:
         await queue.add([Add(A)])
         assert [lease.request for lease in await taking] == [A]
-    found = await asyncio.wait_for(queue.take(5, wait=LONG), timeout=0.9)
-    assert [lease.request for lease in found] == [B]
+    leases = await asyncio.wait_for(queue.take(5, wait=LONG), timeout=0.9)
+    assert [lease.request for lease in leases] == [B]
 
 
 async def test_q11_if_the_answer_is_lost_the_taker_repeats_its_take(
@@ -201,7 +201,7 @@ async def test_q11_a_taker_that_is_gone_before_the_answer_leaves_the_items_to_ot
 
 async def test_q5_only_one_call_at_a_time_takes_for_a_taker(queue: RedisQueue):
     async with waiting(queue, limit=1) as taking:
-        await asyncio.gather(*(queue.add([Add(one)]) for one in (A, B, C)))
+        await asyncio.gather(*(queue.add([Add(request)]) for request in (A, B, C)))
         assert len(await taking) == 1
     assert len(await queue.processing()) == 1
     assert (await queue.stats()).depth[A.cluster, 0] == 2  # pyright: ignore[reportArgumentType]

@@ -37,10 +37,10 @@ def test_b10_what_is_no_text_is_read_as_nats_py_reads_it(raw: bytes):
 async def test_b10_a_connection_reads_headers_that_way(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ):
-    asked: list[bytes] = []
+    calls: list[bytes] = []
 
     def reading(raw: bytes) -> dict[str, str]:
-        asked.append(raw)
+        calls.append(raw)
         return read_header_lines(raw)
 
     monkeypatch.setattr("fleetbus.bus.patches.header_parsing.read_header_lines", reading)
@@ -49,4 +49,4 @@ async def test_b10_a_connection_reads_headers_that_way(
         await bus.nc.publish("x", headers={"a": "b", "c": "d e"})
         message = await subscription.next_msg()
     assert message.headers == {"a": "b", "c": "d e"}
-    assert len(asked) == 1
+    assert len(calls) == 1

@@ -92,8 +92,8 @@ async def test_every_other_field_of_a_secret_of_argo_cd_is_used(hub: Cluster, ac
     }
     data = {"namespaces": "", "clusterResources": "false", "project": "p", "shard": "1"}
     text = json.dumps(config)
-    made = secret("c", ARGO, name="via-proxy", server=f"{_ARGO_SERVER}/", config=text, **data)
-    hub.create("v1/secrets", made)
+    body = secret("c", ARGO, name="via-proxy", server=f"{_ARGO_SERVER}/", config=text, **data)
+    hub.create("v1/secrets", body)
     token = json.dumps({"bearerToken": "t"})
     hub.create("v1/secrets", secret("d", ARGO, **_IN_CLUSTER, config=token))
     async with telling(SecretsProvider(access, namespace="default")) as sets:

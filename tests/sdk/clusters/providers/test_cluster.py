@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def _hub(
-    items: list[dict[str, Any]], asked: set[str] | None = None
+    items: list[dict[str, Any]], paths: set[str] | None = None
 ) -> AsyncGenerator[KubeConfig]:
     """A hub that lists the same items whatever it is asked for, and never ends a watch."""
     closing = asyncio.Event()
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        if asked is not None:
-            asked.add(request.path)
+        if paths is not None:
+            paths.add(request.path)
         if "watch" in request.query:
             await closing.wait()
         listed = {"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}}
@@ -93,13 +93,13 @@ async def test_the_cluster_with_the_address_of_the_hub_is_the_hub():
 
 
 async def test_s7_secrets_are_read_in_the_namespace_of_the_option_only():
-    asked: set[str] = set()
-    async with _hub([], asked) as hub:
+    paths: set[str] = set()
+    async with _hub([], paths) as hub:
         options = {"type": "cluster", "namespace": "fleet"}
         provider = build_provider(ProviderSettings.model_validate(options), hub)
         async with aclosing(provider.cluster_sets()) as sets, asyncio.timeout(5):
             await anext(sets)
-    assert {path for path in asked if path.endswith("secrets")} == {
+    assert {path for path in paths if path.endswith("secrets")} == {
         "/api/v1/namespaces/fleet/secrets"
     }
 

@@ -84,9 +84,9 @@ def test_the_seeds_spelling_means_the_same(folder: pathlib.Path):
         "isMaster": True,
         "resources": [{"rType": "core.v1.pods"}, {"rType": "apps/v1/deployments"}],
     }
-    ours = _plain(insecure=True, hub=True, resources=["core.v1.pods", "apps/v1/deployments"])
+    plain_entry = _plain(insecure=True, hub=True, resources=["core.v1.pods", "apps/v1/deployments"])
     assert read_clusters(_write(folder, {"metadata": metadata})) == read_clusters(
-        _write(folder, ours)
+        _write(folder, plain_entry)
     )
 
 
@@ -147,9 +147,9 @@ async def test_s7_a_wrong_entry_is_reported_by_file_and_field_and_harms_no_other
 
 def test_a_wrong_entry_with_a_name_is_a_cluster_with_a_problem(folder: pathlib.Path):
     foreign = {"metadata": {"clusterName": "us1"}}
-    found = read_clusters(_write(folder, _plain(deny="all"), foreign, {"name": "EU_1"}))
-    assert [(info.name, info.config) for info in found] == [("eu1", None), ("us1", None)]
-    assert "clusters.1.metadata.configPath: Field required" in found[1].problem
+    clusters = read_clusters(_write(folder, _plain(deny="all"), foreign, {"name": "EU_1"}))
+    assert [(info.name, info.config) for info in clusters] == [("eu1", None), ("us1", None)]
+    assert "clusters.1.metadata.configPath: Field required" in clusters[1].problem
 
 
 @pytest.mark.parametrize(
@@ -253,11 +253,11 @@ async def _follow(provider: FileProvider, take: Callable[[list[ClusterInfo]], No
 @pytest.fixture
 async def followed(folder: pathlib.Path) -> AsyncGenerator[list[list[ClusterInfo]]]:
     """The sets that a provider has yielded for `clusters.yaml`, oldest first."""
-    seen: list[list[ClusterInfo]] = []
+    updates: list[list[ClusterInfo]] = []
     provider = FileProvider(_write(folder, _plain()), every=QUICK)
-    task = asyncio.create_task(_follow(provider, seen.append))
-    await eventually(lambda: seen)
-    yield seen
+    task = asyncio.create_task(_follow(provider, updates.append))
+    await eventually(lambda: updates)
+    yield updates
     assert not task.done(), task
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -290,8 +290,8 @@ async def test_the_plugin_of_a_profile_sees_the_cluster(
         (info,) = await sets.next()
     assert info.config is not None
     assert dict((await connect(info.config)).headers) == {"Authorization": "Bearer t"}
-    seen = json.loads((tmp_path / "seen.json").read_text())
-    assert seen["spec"]["cluster"] == {"server": "https://one", "config": {"clusterName": "a"}}
+    exec_info = json.loads((tmp_path / "seen.json").read_text())
+    assert exec_info["spec"]["cluster"] == {"server": "https://one", "config": {"clusterName": "a"}}
 
 
 # --- options --------------------------------------------------------------------------------------

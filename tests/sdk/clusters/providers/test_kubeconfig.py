@@ -213,9 +213,9 @@ async def follow() -> AsyncGenerator[Callable[[pathlib.Path], list[list[ClusterI
                 take(infos)
 
     def start(path: pathlib.Path) -> list[list[ClusterInfo]]:
-        seen: list[list[ClusterInfo]] = []
-        tasks.append(asyncio.create_task(collect(path, seen.append)))
-        return seen
+        updates: list[list[ClusterInfo]] = []
+        tasks.append(asyncio.create_task(collect(path, updates.append)))
+        return updates
 
     yield start
     for task in tasks:
@@ -229,12 +229,12 @@ Follow = Callable[[pathlib.Path], list[list[ClusterInfo]]]
 
 async def test_t9_files_that_come_and_go_are_noticed(tmp_path: pathlib.Path, follow: Follow):
     (tmp_path / "1.kubeconfig").write_text(_text("a"))
-    seen = follow(tmp_path)
-    await eventually(lambda: seen and _names(seen[-1]) == ["a"])
+    updates = follow(tmp_path)
+    await eventually(lambda: updates and _names(updates[-1]) == ["a"])
     (tmp_path / "2.kubeconfig").write_text(_text("b"))
-    await eventually(lambda: _names(seen[-1]) == ["a", "b"])
+    await eventually(lambda: _names(updates[-1]) == ["a", "b"])
     (tmp_path / "1.kubeconfig").unlink()
-    await eventually(lambda: _names(seen[-1]) == ["b"])
+    await eventually(lambda: _names(updates[-1]) == ["b"])
 
 
 async def test_t9_the_clusters_of_a_named_file_leave_with_it(
@@ -242,10 +242,10 @@ async def test_t9_the_clusters_of_a_named_file_leave_with_it(
 ):
     path = tmp_path / "k"
     path.write_text(_text("a"))
-    seen = follow(path)
-    await eventually(lambda: seen and _names(seen[-1]) == ["a"])
+    updates = follow(path)
+    await eventually(lambda: updates and _names(updates[-1]) == ["a"])
     path.unlink()
-    await eventually(lambda: not seen[-1])
+    await eventually(lambda: not updates[-1])
 
 
 async def test_t9_a_change_of_one_context_leaves_the_others_as_they_are(
@@ -253,16 +253,16 @@ async def test_t9_a_change_of_one_context_leaves_the_others_as_they_are(
 ):
     path = tmp_path / "k"
     path.write_text(_text("a", "b"))
-    seen = follow(path)
-    await eventually(lambda: seen)
+    updates = follow(path)
+    await eventually(lambda: updates)
     clusters = [
         {"name": "a", "cluster": {"server": "https://a"}},
         {"name": "b", "cluster": {"server": "https://elsewhere"}},
     ]
     path.write_text(_text("a", "b", clusters=clusters, **{"current-context": "b"}))
-    await eventually(lambda: seen[-1] != seen[0])
-    assert seen[-1][0] == seen[0][0]
-    assert seen[-1][1] != seen[0][1]
+    await eventually(lambda: updates[-1] != updates[0])
+    assert updates[-1][0] == updates[0][0]
+    assert updates[-1][1] != updates[0][1]
 
 
 async def test_while_a_file_is_being_written_what_it_said_stays_true(
@@ -274,11 +274,11 @@ async def test_while_a_file_is_being_written_what_it_said_stays_true(
         {"name": "dead", "context": {"cluster": "missing"}},
     ]
     path.write_text(_text("a", contexts=contexts))
-    seen = follow(path)
-    await eventually(lambda: seen)
+    updates = follow(path)
+    await eventually(lambda: updates)
     path.write_text("clusters:\n- name")
-    await eventually(lambda: len(seen) > 1)
-    assert seen[1] == seen[0]
+    await eventually(lambda: len(updates) > 1)
+    assert updates[1] == updates[0]
     path.write_text(_text("a", "b"))
-    await eventually(lambda: _names(seen[-1]) == ["a", "b"])
-    assert all(seen)
+    await eventually(lambda: _names(updates[-1]) == ["a", "b"])
+    assert all(updates)

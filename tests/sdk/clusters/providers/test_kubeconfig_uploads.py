@@ -193,12 +193,14 @@ PROVIDERS: Final[dict[str, tuple[Callable[[], Any], tuple[Any, ...], str]]] = {
 
 def found_of(objects: tuple[Any, ...], kind: str) -> list[Objects]:
     """The contents of the mirrors for these objects, each beside a valid one named `good`."""
-    found: list[Objects] = []
+    variants: list[Objects] = []
     for obj in objects:
         name = str(obj["metadata"]["name"])
         namespace = "" if kind == "cluster" and obj is objects[0] else "n"
-        found.append({(namespace, name): obj, (namespace, name.replace("eu1", "good")): good(obj)})
-    return found if kind != "plugin" else [*found, {}]
+        variants.append(
+            {(namespace, name): obj, (namespace, name.replace("eu1", "good")): good(obj)}
+        )
+    return variants if kind != "plugin" else [*variants, {}]
 
 
 def good(obj: Any) -> Any:
@@ -212,8 +214,8 @@ def good(obj: Any) -> Any:
 @given(data=st.data())
 def test_s7_no_value_of_any_field_of_one_object_harms_another(kind: str, data: st.DataObject):
     make, objects, key = PROVIDERS[kind]
-    found = found_of(objects, kind)
-    assert "good" in names_of(make(), found)
+    variants = found_of(objects, kind)
+    assert "good" in names_of(make(), variants)
     index = data.draw(st.integers(0, len(objects) - 1))
     obj = objects[index]
     if key and key in obj.get("data", {}) and data.draw(st.booleans()):
@@ -223,13 +225,13 @@ def test_s7_no_value_of_any_field_of_one_object_harms_another(kind: str, data: s
     else:
         place = data.draw(st.sampled_from([p for p in places(obj) if p]))
         broken = replaced(obj, place, data.draw(VALUES))
-    (at,) = [where for where, value in found[index].items() if value is obj]
-    found[index][at] = broken
-    assert "good" in names_of(make(), found)
+    (at,) = [where for where, value in variants[index].items() if value is obj]
+    variants[index][at] = broken
+    assert "good" in names_of(make(), variants)
 
 
-def names_of(provider: Any, found: list[Objects]) -> list[str]:
-    infos: list[ClusterInfo] = provider._read(found)
+def names_of(provider: Any, object_sets: list[Objects]) -> list[str]:
+    infos: list[ClusterInfo] = provider._read(object_sets)
     return [info.name for info in infos if not info.problem]
 
 

@@ -19,11 +19,11 @@ class Clock:
 
 
 def seconds(backoff: ApiBackoff, clock: Clock, times: int) -> list[float]:
-    found: list[float] = []
+    delays: list[float] = []
     for _ in range(times):
-        found.append(backoff.delay().total_seconds())
-        clock.seconds += found[-1]
-    return found
+        delays.append(backoff.delay().total_seconds())
+        clock.seconds += delays[-1]
+    return delays
 
 
 def test_w19_pauses_double_up_to_the_cap():

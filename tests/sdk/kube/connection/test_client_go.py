@@ -54,27 +54,27 @@ async def _ours(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> di
 
         patch.setattr("fleetbus.kube.connection.parameters.use_certificate", note)
         try:
-            made = await connect(read_kube_config(path))
+            connection = await connect(read_kube_config(path))
         except ConfigError as e:
             return {"error": str(e)}
-    context = made.ssl
+    context = connection.ssl
     authorities = context.get_ca_certs() if context else []
     headers: dict[str, list[str]] = {}
-    for name, value in made.headers.items():
+    for name, value in connection.headers.items():
         headers.setdefault(name.lower(), []).append(value)
     compressed = headers.pop("accept-encoding", None) is None
-    seen = folder / "seen.json"
+    exec_file = folder / "seen.json"
     return {
-        "url": f"{made.host}/version",
-        "proxy": made.proxy or "",
-        "serverName": made.server_hostname or "",
+        "url": f"{connection.host}/version",
+        "proxy": connection.proxy or "",
+        "serverName": connection.server_hostname or "",
         "insecure": context is not None and context.verify_mode == ssl.CERT_NONE,
         "ca": any("client" in str(each.get("subject")) for each in authorities),
         "certificate": _digest(certificates[0].decode()) if certificates else "",
         "compressed": compressed,
         "headers": headers,
-        "execInfo": json.loads(seen.read_text().replace(str(folder), FOLDER))
-        if seen.exists()
+        "execInfo": json.loads(exec_file.read_text().replace(str(folder), FOLDER))
+        if exec_file.exists()
         else None,
     }
 
@@ -101,21 +101,21 @@ def _as_ours(answer: dict[str, Any]) -> dict[str, Any]:
 async def test_each_kubeconfig_is_understood_like_client_go_or_refused_with_its_field(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    theirs = json.loads(KUBECONFIGS.read_text())
-    assert theirs.keys() == _CASES.keys(), "run tests/run.py support.client_go.goldens"
+    expected_answers = json.loads(KUBECONFIGS.read_text())
+    assert expected_answers.keys() == _CASES.keys(), "run tests/run.py support.client_go.goldens"
     differences: dict[str, Any] = {}
     for i, (name, case) in enumerate(_CASES.items()):
         folder = tmp_path / str(i)
         folder.mkdir()
-        ours, expected = await _ours(case, folder, monkeypatch), _as_ours(theirs[name])
+        actual, expected = await _ours(case, folder, monkeypatch), _as_ours(expected_answers[name])
         if name in _REFUSED:
             assert "error" not in expected, name
-            if _REFUSED[name] not in ours.get("error", ""):
-                differences[name] = ours
-        elif ("error" in ours) != ("error" in expected) or (
-            "error" not in ours and ours != expected
+            if _REFUSED[name] not in actual.get("error", ""):
+                differences[name] = actual
+        elif ("error" in actual) != ("error" in expected) or (
+            "error" not in actual and actual != expected
         ):
-            differences[name] = (ours, expected)
+            differences[name] = (actual, expected)
     assert differences == {}
 
 

@@ -200,11 +200,11 @@ def test_no_message_and_no_repr_shows_a_secret():
 
 
 def test_a_part_holds_its_own_context_and_nothing_of_the_others():
-    part = by_context(_config())["b"]
-    assert (part.context, part.source) == ("b", "my.kubeconfig")
-    assert server_of(part) == "http://127.0.0.1:2"
-    assert SECRET not in part.document
-    assert contexts(part) == ["b"]
+    config = by_context(_config())["b"]
+    assert (config.context, config.source) == ("b", "my.kubeconfig")
+    assert server_of(config) == "http://127.0.0.1:2"
+    assert SECRET not in config.document
+    assert contexts(config) == ["b"]
 
 
 def test_a_change_elsewhere_in_the_file_is_no_change_of_a_context():
@@ -226,9 +226,9 @@ def test_a_context_that_names_what_is_missing_has_a_part_that_says_so():
 
 def test_a_date_in_a_document_does_not_stop_it_and_an_endless_loop_is_refused():
     dated = "users: [{name: ua, user: {expiry: 2024-01-01T00:00:00Z}}]\n"
-    rest = "clusters: []\ncontexts: [{name: a, context: &c {cluster: ca, user: ua"
-    assert "2024" in by_context(KubeConfig(dated + rest + "}}]"))["a"].document
-    endless = KubeConfig(dated + rest + ", more: *c}}]")
+    remainder = "clusters: []\ncontexts: [{name: a, context: &c {cluster: ca, user: ua"
+    assert "2024" in by_context(KubeConfig(dated + remainder + "}}]"))["a"].document
+    endless = KubeConfig(dated + remainder + ", more: *c}}]")
     with pytest.raises(ConfigError, match=r"YAML aliases are not allowed \(line 3\)"):
         by_context(endless)
     with pytest.raises(ConfigError, match="context 'a' cannot be read"):

@@ -108,8 +108,8 @@ async def test_w19_a_401_reads_the_secret_at_once_while_its_watch_is_silent(kind
         f.rotate()
         await f.client.list(MAPS)
         assert f.statuses()[-2:] == [401, 200]
-        asked = [r for r in f.hub.requests if "fieldSelector" in r.query]
-        assert [r.query["labelSelector"] for r in asked] == ["fleetbus.dev/kubeconfig=true"]
+        requests = [r for r in f.hub.requests if "fieldSelector" in r.query]
+        assert [r.query["labelSelector"] for r in requests] == ["fleetbus.dev/kubeconfig=true"]
 
 
 async def test_w19_many_that_are_refused_together_ask_the_hub_once():
@@ -173,14 +173,14 @@ async def test_w19_a_rotated_token_cuts_no_request_that_is_on_its_way():
     async with fleet() as f:
         before = f.client
         f.zoo.faults.add(Delay(timedelta(seconds=0.5)), verb="create", count=1)
-        made = asyncio.create_task(before.create(MAPS, {"metadata": named("a")}))
+        creation = asyncio.create_task(before.create(MAPS, {"metadata": named("a")}))
         await eventually(lambda: f.zoo.requests)
         f.zoo.credentials.add_token(SECOND, "somebody")
         f.put(SECOND)
         await eventually(lambda: token_of(f.clusters) == SECOND)
         f.zoo.credentials.revoke_token(FIRST)
         await before.list(MAPS)
-        await made
+        await creation
         assert 401 not in f.statuses()
 
 

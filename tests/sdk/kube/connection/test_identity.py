@@ -50,9 +50,11 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr("fleetbus.kube.connection.identity.time", SimpleNamespace(monotonic=made))
-    return made
+    fake_clock = Clock()
+    monkeypatch.setattr(
+        "fleetbus.kube.connection.identity.time", SimpleNamespace(monotonic=fake_clock)
+    )
+    return fake_clock
 
 
 @pytest.fixture
@@ -106,7 +108,7 @@ async def client_of(
 
 
 def looks(cluster: Cluster) -> int:
-    return sum(one.path == KUBE_SYSTEM for one in cluster.requests)
+    return sum(request.path == KUBE_SYSTEM for request in cluster.requests)
 
 
 # --- another cluster answers --------------------------------------------------------------------
@@ -172,8 +174,8 @@ async def test_w13_nothing_is_sent_through_a_connection_that_leads_to_another_cl
         written = await asyncio.gather(
             *(client.create(MAPS, config_map(f"a{n}")) for n in range(10)), return_exceptions=True
         )
-        assert any(isinstance(one, NotAccepted) for one in written)
-    sent = [one for one in address.wrong.requests if one.path != KUBE_SYSTEM]
+        assert any(isinstance(outcome, NotAccepted) for outcome in written)
+    sent = [request for request in address.wrong.requests if request.path != KUBE_SYSTEM]
     assert sent == []
 
 
@@ -272,8 +274,8 @@ async def test_w13_absences_found_at_the_same_time_share_their_looks(cluster: Cl
     async with client_of(cluster) as client:
         await client.get(MAPS, "default", "a")
         before = looks(cluster)
-        found = await asyncio.gather(*(client.get(MAPS, "default", f"a{n}") for n in range(40)))
-    assert found == [None] * 40
+        answers = await asyncio.gather(*(client.get(MAPS, "default", f"a{n}") for n in range(40)))
+    assert answers == [None] * 40
     assert looks(cluster) - before <= 20
 
 
@@ -315,8 +317,8 @@ async def test_w13_clusters_that_are_looked_up_together_cost_one_reading_of_the_
         return await really(reader)
 
     monkeypatch.setattr(SnapshotReader, "available_clusters", counted)
-    found = await asyncio.gather(*map(accepted.uid, names))
-    assert found == [f"uid-of-{name}" for name in names]
+    uids = await asyncio.gather(*map(accepted.uid, names))
+    assert uids == [f"uid-of-{name}" for name in names]
     assert readings == 1
 
 

@@ -153,9 +153,9 @@ async def test_whoever_a_kubeconfig_impersonates_is_not_mixed_with_another(
             "as-groups": ["system:masters"],
             "as-user-extra": {"scopes": ["all"]},
         }
-        made = await connect(KubeConfig(yaml.safe_dump(document), source="f", own=True))
-    assert made.headers_as("").getall("Impersonate-Group") == ["system:masters"]
-    assert dict(made.headers_as("system:serviceaccount:a:b")) == {
+        connection = await connect(KubeConfig(yaml.safe_dump(document), source="f", own=True))
+    assert connection.headers_as("").getall("Impersonate-Group") == ["system:masters"]
+    assert dict(connection.headers_as("system:serviceaccount:a:b")) == {
         "Authorization": "Bearer t",
         "Impersonate-User": "system:serviceaccount:a:b",
     }

@@ -44,9 +44,11 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr("fleetbus.kube.connection.breaker.time", SimpleNamespace(monotonic=made))
-    return made
+    fake_clock = Clock()
+    monkeypatch.setattr(
+        "fleetbus.kube.connection.breaker.time", SimpleNamespace(monotonic=fake_clock)
+    )
+    return fake_clock
 
 
 @pytest.fixture
@@ -75,14 +77,14 @@ async def test_q9_after_three_failures_in_a_row_calls_fail_at_once(
 ) -> None:
     hang = cluster.faults.add(Hang())
     await fail(client, FAILURES)
-    asked = len(cluster.requests)
+    count = len(cluster.requests)
     started = time.monotonic()
     for _ in range(20):
         with pytest.raises(errors.Unreachable, match="'eu1' does not answer") as refused:
             await client.request(Call("GET", "/api/v1/pods", within=timedelta(seconds=30)))
         assert refused.value.cluster == "eu1"  # so that the queue's breaker counts it, too
     assert time.monotonic() - started < 5
-    assert len(cluster.requests) == asked
+    assert len(cluster.requests) == count
     hang.remove()
     with pytest.raises(errors.Unreachable):
         await client.get(MAPS, "default", "a")  # not yet
@@ -103,8 +105,8 @@ async def test_q9_whoever_tries_again_asks_for_the_version_and_never_sends_a_wri
         await client.create(MAPS, {"metadata": {"name": "a", "namespace": "default"}})
     with pytest.raises(errors.Unreachable):
         await client.create(MAPS, {"metadata": {"name": "a", "namespace": "default"}})
-    asked = list(cluster.requests)[before:]
-    assert {(one.method, one.path) for one in asked} == {("GET", "/version")}
+    requests = list(cluster.requests)[before:]
+    assert {(request.method, request.path) for request in requests} == {("GET", "/version")}
 
 
 async def test_q9_an_answer_between_failures_keeps_the_way_open(

@@ -34,8 +34,8 @@ async def test_w2_a_long_list_is_read_in_pages_and_whole(client: KubeClient, clu
     for number in range(1_200):
         cluster.create(MAPS, config_map(f"m{number:04}"), "default")
     cluster.requests.clear()
-    found = await client.list(MAPS, "default", label_selector="!nothing")
-    assert [o["metadata"]["name"] for o in found if o["metadata"]["name"].startswith("m")] == [
+    items = await client.list(MAPS, "default", label_selector="!nothing")
+    assert [o["metadata"]["name"] for o in items if o["metadata"]["name"].startswith("m")] == [
         f"m{number:04}" for number in range(1_200)
     ]
     assert len(cluster.requests) == 3
@@ -43,15 +43,15 @@ async def test_w2_a_long_list_is_read_in_pages_and_whole(client: KubeClient, clu
 
 async def test_items_of_a_list_know_their_kind(client: KubeClient, cluster: Cluster):
     cluster.create(MAPS, config_map("a"), "default")
-    found = await client.list(MAPS, "default", field_selector="metadata.name=a")
-    assert [(o["kind"], o["apiVersion"]) for o in found] == [("ConfigMap", "v1")]
+    items = await client.list(MAPS, "default", field_selector="metadata.name=a")
+    assert [(o["kind"], o["apiVersion"]) for o in items] == [("ConfigMap", "v1")]
 
 
 async def test_a_list_takes_selectors(client: KubeClient, cluster: Cluster):
     cluster.create(MAPS, config_map("a", metadata={"labels": {"x": "y"}}), "default")
     cluster.create(MAPS, config_map("b"), "default")
-    found = await client.list(MAPS, "default", label_selector="x in (y,z)")
-    assert [o["metadata"]["name"] for o in found] == ["a"]
+    items = await client.list(MAPS, "default", label_selector="x in (y,z)")
+    assert [o["metadata"]["name"] for o in items] == ["a"]
 
 
 async def test_w8_a_list_that_ends_with_an_empty_page_is_refused(
@@ -65,7 +65,7 @@ async def test_w8_a_list_that_ends_with_an_empty_page_is_refused(
         await client.list(MAPS)
     assert len(await client.list(MAPS)) == 3
     selected = await client.list(MAPS, field_selector="metadata.name=a0")
-    assert [one["metadata"]["name"] for one in selected] == ["a0"]
+    assert [obj["metadata"]["name"] for obj in selected] == ["a0"]
 
 
 async def test_d9_whether_there_is_any_object_of_a_type_is_asked_of_all_namespaces(

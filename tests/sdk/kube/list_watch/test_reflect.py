@@ -43,8 +43,8 @@ async def cluster() -> Cluster:
 async def client(cluster: Cluster) -> AsyncGenerator[KubeClient]:
     async with serve([cluster]) as servers:
         config = KubeConfig(yaml.safe_dump(servers.kubeconfig()))
-        async with KubeClient(config) as made:
-            yield made
+        async with KubeClient(config) as kube:
+            yield kube
 
 
 def write(cluster: Cluster, name: str, value: str = "v") -> None:

@@ -65,9 +65,9 @@ def test_w2_items_do_not_depend_on_chunks(items: list[Any], size: int, is_compac
 
 @given(st.lists(_OBJECTS, min_size=1, max_size=3), st.data())
 def test_w8_a_list_that_is_cut_is_never_complete(items: list[Any], data: st.DataObject):
-    whole = json.dumps({"kind": "PodList", "items": items}).encode()
+    body = json.dumps({"kind": "PodList", "items": items}).encode()
     splitter = ItemSplitter()
-    splitter.feed(whole[: data.draw(st.integers(0, len(whole) - 1))])
+    splitter.feed(body[: data.draw(st.integers(0, len(body) - 1))])
     assert not splitter.is_complete
 
 
@@ -119,13 +119,11 @@ def by_byte(document: bytes) -> tuple[list[bytes], bytes, bool]:
 def test_w16_any_text_in_any_chunks_is_cut_as_byte_by_byte(
     data: st.DataObject, bits: list[str], has_head: bool
 ):
-    whole = (_HEAD if has_head else b"") + "".join(bits).encode()
-    cuts = data.draw(st.lists(st.integers(0, len(whole)), max_size=8).map(sorted))
+    body = (_HEAD if has_head else b"") + "".join(bits).encode()
+    cuts = data.draw(st.lists(st.integers(0, len(body)), max_size=8).map(sorted))
     splitter = ItemSplitter()
-    found = [
-        item for a, b in pairwise([0, *cuts, len(whole)]) for item in splitter.feed(whole[a:b])
-    ]
-    assert (found, splitter.skeleton, splitter.is_complete) == by_byte(whole)
+    found = [item for a, b in pairwise([0, *cuts, len(body)]) for item in splitter.feed(body[a:b])]
+    assert (found, splitter.skeleton, splitter.is_complete) == by_byte(body)
 
 
 @pytest.mark.parametrize(
@@ -154,11 +152,11 @@ def test_s7_a_byte_of_an_unfinished_string_is_scanned_once(
     for name, pattern in vars(split).copy().items():
         if isinstance(pattern, re.Pattern):
             monkeypatch.setattr(split, name, Counted(cast("re.Pattern[bytes]", pattern)))
-    whole = _HEAD + b'{"x":"' + text * (20_000 // len(text)) + b'"}]}'
+    body = _HEAD + b'{"x":"' + text * (20_000 // len(text)) + b'"}]}'
     splitter = ItemSplitter()
-    found = [item for chunk in chunks(whole, 10) for item in splitter.feed(chunk)]
+    found = [item for chunk in chunks(body, 10) for item in splitter.feed(chunk)]
     assert (len(found), splitter.is_complete) == (1, True)
-    assert scanned <= len(whole)
+    assert scanned <= len(body)
 
 
 @pytest.mark.parametrize("open_", [b'{"x":"', b'{"x":['], ids=["in a string", "between tokens"])
@@ -179,8 +177,8 @@ def test_s7_a_byte_more_does_not_copy_what_waits(open_: bytes):
 @given(_OBJECTS)
 def test_w16_an_object_is_cut_at_its_keys(obj: dict[str, Any]):
     plain = {key: value for key, value in obj.items() if json.dumps(key) == f'"{key}"'}
-    found = cut_object(json.dumps(plain).encode())
-    assert {key: json.loads(value) for key, value in found.items()} == plain
+    fields = cut_object(json.dumps(plain).encode())
+    assert {key: json.loads(value) for key, value in fields.items()} == plain
 
 
 def test_w16_depth_does_not_matter():
