@@ -43,7 +43,7 @@ _SECRET = Resource("core", "v1", "secrets")
 
 
 def options(out: Path, **changed: Any) -> CaptureOptions:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "out": out,
         "since": "10m",
         "clusters": [],
@@ -53,7 +53,7 @@ def options(out: Path, **changed: Any) -> CaptureOptions:
         "keep_values": False,
         "force": False,
     }
-    return CaptureOptions.read(**given | changed)
+    return CaptureOptions.read(**fields | changed)
 
 
 def no_report(objects: int, events: int) -> None:
@@ -67,12 +67,12 @@ def content(path: Path) -> bytes:
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
     source = Source(cluster="eu1", resource="configmaps")
-    shown = config_map("a", metadata={"uid": "uid-a"}, k="1")
-    body = json.dumps(shown).encode()
+    map_a = config_map("a", metadata={"uid": "uid-a"}, k="1")
+    body = json.dumps(map_a).encode()
     return captures.write(
         tmp_path / "small.gz",
         {"hub": {"role": "hub"}, "eu1": {"region": "eu"}},
-        [("eu1", MAPS, shown)],
+        [("eu1", MAPS, map_a)],
         [source.added("a", 9, namespace="default", body=body)],
     )
 
@@ -98,34 +98,34 @@ async def test_a_capture_has_objects_and_events_of_the_chosen_clusters_and_no_se
         return await rig.reader.get("a", "core/configmaps", "default", "late") is not None
 
     await eventually(is_stored)
-    shown = options(tmp_path / "a.gz", clusters=["a"], keep_values=True)
-    path, store, nats = shown.out, rig.shared.store, rig.shared.nats
-    header = await capture(shown, store=store, nats=nats, report=no_report)
+    chosen_options = options(tmp_path / "a.gz", clusters=["a"], keep_values=True)
+    path, store, nats = chosen_options.out, rig.shared.store, rig.shared.nats
+    header = await capture(chosen_options, store=store, nats=nats, report=no_report)
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert VISIBLE.encode() in content(path)
     assert hits("capture", content(path)) == []
-    found = Capture.open(path)
+    opened = Capture.open(path)
     assert (
-        [one.name for one in found.header.clusters]
+        [cluster.name for cluster in opened.header.clusters]
         == ["a"]
-        == [one.name for one in header.clusters]
+        == [cluster.name for cluster in header.clusters]
     )
-    held = {(one.type.key, one.name): one for one in found.objects()}
+    held = {(obj.type.key, obj.name): obj for obj in opened.objects()}
     kinds = {key for key, _ in held}
     assert kinds == {"core/configmaps", "core/pods", "core/secrets", "apps/deployments"}
     entry = await rig.reader.get("a", "core/configmaps", "default", "late")
     late = held["core/configmaps", "late"]
     assert entry is not None
     assert late.body == entry.body
-    events = [one for one in found.events() if one.name == "late"]
-    assert [(one.verb, one.object) for one in events] == [("added", entry.body)]
-    assert {one.cluster for one in found.events()} == {"a"}
+    events = [event for event in opened.events() if event.name == "late"]
+    assert [(event.verb, event.object) for event in events] == [("added", entry.body)]
+    assert {event.cluster for event in opened.events()} == {"a"}
 
     chosen = options(tmp_path / "cm.gz", resources=["cm"], since="0s")
     await capture(chosen, store=rig.shared.store, nats=None, report=no_report)
     only = Capture.open(chosen.out)
-    assert {(one.cluster, one.type.key) for one in only.objects()} == {
+    assert {(obj.cluster, obj.type.key) for obj in only.objects()} == {
         ("a", "core/configmaps"),
         ("b", "core/configmaps"),
     }
@@ -138,7 +138,7 @@ async def test_a_capture_has_objects_and_events_of_the_chosen_clusters_and_no_se
         refused = options(tmp_path / "no.gz", **wrong)
         with pytest.raises(UnknownName, match=message):
             await capture(refused, store=store, nats=nats, report=no_report)
-    assert sorted(one.name for one in tmp_path.glob("*gz*")) == ["a.gz", "cm.gz"]
+    assert sorted(file.name for file in tmp_path.glob("*gz*")) == ["a.gz", "cm.gz"]
 
 
 async def test_s1_a_secret_that_is_in_the_snapshot_unredacted_is_redacted_in_the_file(
@@ -158,8 +158,8 @@ async def test_s1_a_secret_that_is_in_the_snapshot_unredacted_is_redacted_in_the
     taken = options(tmp_path / "s.gz", since="0s")
     await capture(taken, store=StoreAccess(url=valkey_url), nats=None, report=no_report)
     assert hits("capture", content(taken.out)) == []
-    (found,) = Capture.open(taken.out).objects()
-    assert json.loads(found.body or b"")["data"].keys() == {"password"}
+    (captured_object,) = Capture.open(taken.out).objects()
+    assert json.loads(captured_object.body or b"")["data"].keys() == {"password"}
 
 
 @pytest.mark.parametrize("body", [b"[1]", b'{"metadata":{}},"x":{', b'{"metadata":{},"a":"\xff"}'])
@@ -174,10 +174,10 @@ async def test_w16_what_is_no_object_is_captured_without_a_body_and_spoils_no_ca
     await snapshot.apply(source.added("whole", 6))
     taken = options(tmp_path / "s.gz", since="0s")
     await capture(taken, store=StoreAccess(url=valkey_url), nats=None, report=no_report)
-    broken, whole = Capture.open(taken.out).objects()
+    broken, intact = Capture.open(taken.out).objects()
     assert (broken.body, broken.degraded) == (None, "unreadable")
-    assert (whole.name, whole.degraded) == ("whole", "")
-    assert whole.body is not None
+    assert (intact.name, intact.degraded) == ("whole", "")
+    assert intact.body is not None
 
 
 # --- what is hidden -------------------------------------------------------------------------------
@@ -200,25 +200,27 @@ def pod(value: str, **annotations: str) -> captures.Object:
 
 def test_values_of_environment_variables_are_hidden_and_equal_ones_stay_equal() -> None:
     redactor = Redactor()
-    one, same, other = (redacted(redactor, _POD, pod(value)) for value in ("x", "x", "y"))
-    (first, reference) = one["spec"]["containers"][0]["env"]
+    first_pod, same, other = (redacted(redactor, _POD, pod(value)) for value in ("x", "x", "y"))
+    (first, reference) = first_pod["spec"]["containers"][0]["env"]
     assert first["value"].startswith("redacted-")
     assert reference == {"name": "REF", "valueFrom": "ref"}
-    assert one == same
+    assert first_pod == same
     assert other["spec"]["containers"][0]["env"][0] != first
-    assert redacted(Redactor(), _POD, pod("x"))["spec"] != one["spec"], "another key each time"
+    assert redacted(Redactor(), _POD, pod("x"))["spec"] != first_pod["spec"], (
+        "another key each time"
+    )
     nested = {"spec": {"jobs": [{"inner": pod("x")}]}}
     widget = redacted(redactor, Resource("example.com", "v1", "widgets"), nested)
     assert widget["spec"]["jobs"][0]["inner"]["spec"]["containers"][0]["env"][0] == first
 
 
 def test_long_annotations_are_hidden_but_ours() -> None:
-    found = redacted(
+    template = redacted(
         Redactor(),
         _POD,
         pod("x", **{"big": "b" * 2000, "small": "s", "fleetbus.dev/owner": "o" * 2000}),
     )
-    annotations = found["metadata"]["annotations"]
+    annotations = template["metadata"]["annotations"]
     assert annotations["big"].startswith("redacted-")
     assert (annotations["small"], annotations["fleetbus.dev/owner"]) == ("s", "o" * 2000)
 
@@ -226,9 +228,9 @@ def test_long_annotations_are_hidden_but_ours() -> None:
 def test_what_has_nothing_to_hide_stays_byte_for_byte() -> None:
     body = b'{ "metadata":{"name":"x"},  "data": {"k":"v"} }'
     assert Redactor().apply(_MAP, body) is body
-    kept = Redactor(env=False)
+    redactor = Redactor(env=False)
     shown = json.dumps(pod("x", a="b" * 3000)).encode()
-    assert kept.apply(_POD, shown) is shown
+    assert redactor.apply(_POD, shown) is shown
 
 
 def test_data_and_paths_are_hidden_on_request() -> None:
@@ -250,8 +252,10 @@ def test_data_and_paths_are_hidden_on_request() -> None:
 def test_templates_that_may_have_secrets_are_dropped() -> None:
     resource = Resource("fleetbus.dev", "v1alpha1", "multiclusterresources")
     template = {"kind": "Secret", "stringData": {"p": CANARY}}
-    found = redacted(Redactor(), resource, {"spec": {"template": template, "placement": {}}})
-    assert found == {"spec": {"placement": {}}}
+    resource_tree = redacted(
+        Redactor(), resource, {"spec": {"template": template, "placement": {}}}
+    )
+    assert resource_tree == {"spec": {"placement": {}}}
 
 
 @pytest.mark.parametrize(
@@ -291,7 +295,7 @@ def test_a_file_that_came_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "x.gz"
     with pytest.raises(CaptureError, match="exists already"), write_capture(path):
         path.write_text("of somebody else")
-    assert [one.name for one in tmp_path.iterdir()] == ["x.gz"]
+    assert [file.name for file in tmp_path.iterdir()] == ["x.gz"]
     assert path.read_text() == "of somebody else"
 
 
@@ -306,12 +310,12 @@ def test_a_capture_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_capture_can_be_read_more_than_once(small: Path) -> None:
-    found = Capture.open(small)
+    opened = Capture.open(small)
     for _ in range(2):
-        assert [one.name for one in found.objects()] == ["a"]
-        assert [type(one) for one in found.events()] == [Event]
-    assert found.header.hub == "hub"
-    assert (cluster := found.header.cluster("eu1")) is not None
+        assert [obj.name for obj in opened.objects()] == ["a"]
+        assert [type(event) for event in opened.events()] == [Event]
+    assert opened.header.hub == "hub"
+    assert (cluster := opened.header.cluster("eu1")) is not None
     assert cluster.labels == {"region": "eu"}
 
 
@@ -376,4 +380,4 @@ def test_the_command_says_in_one_line_what_is_wrong(
     )
     status, printed = call("-o", str(tmp_path / "x.gz"), *address)
     assert (status, printed.count("\n"), "nothing was written" in printed) == (1, 1, True)
-    assert [one.name for one in tmp_path.iterdir()] == ["small.gz"]
+    assert [file.name for file in tmp_path.iterdir()] == ["small.gz"]

@@ -71,7 +71,7 @@ def one_line(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ("import nothing_of_this_name", "cannot be imported: ModuleNotFoundError"),
         ("x = 1", "defines no fleetbus.Controller"),
@@ -92,7 +92,7 @@ def one_line(text: str) -> str:
     ],
 )
 def test_a_module_that_cannot_run_ends_with_one_message_and_status_2(
-    call: Call, tmp_path: pathlib.Path, body: str, said: str
+    call: Call, tmp_path: pathlib.Path, body: str, message: str
 ) -> None:
     module = tmp_path / "mine.py"
     module.write_text(body)
@@ -108,7 +108,7 @@ def test_a_module_that_cannot_run_ends_with_one_message_and_status_2(
         "--redis-url=redis://127.0.0.1:1",
     )
     assert status == 2
-    assert said in one_line(err)
+    assert message in one_line(err)
 
 
 def test_run_without_a_kubeconfig_file_says_which_is_missing(
@@ -129,7 +129,7 @@ def test_run_without_a_kubeconfig_file_says_which_is_missing(
 
 
 @pytest.mark.parametrize(
-    ("text", "more", "said"),
+    ("text", "more", "message"),
     [
         ("clusters: [\n", (), "invalid YAML"),
         ("clusters: []\n", (), "has no contexts"),
@@ -137,7 +137,7 @@ def test_run_without_a_kubeconfig_file_says_which_is_missing(
     ],
 )
 def test_run_refuses_a_kubeconfig_that_gives_it_no_cluster(
-    call: Call, tmp_path: pathlib.Path, text: str, more: tuple[str, ...], said: str
+    call: Call, tmp_path: pathlib.Path, text: str, more: tuple[str, ...], message: str
 ) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(text)
@@ -145,7 +145,7 @@ def test_run_refuses_a_kubeconfig_that_gives_it_no_cluster(
     arguments = ("--kubeconfig", str(kubeconfig), *more, *addresses)
     status, _, err = call("run", "--no-reload", "x.py", *arguments)
     assert status == 2
-    assert said in one_line(err)
+    assert message in one_line(err)
 
 
 def test_run_takes_the_log_level_of_the_services_and_its_option_wins(
@@ -268,18 +268,18 @@ async def test_events_follow_shows_a_change_as_it_happens(open_rig: OpenRig) -> 
         stderr=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
-    seen: list[bytes] = []
+    lines: list[bytes] = []
 
     async def read() -> None:
         assert process.stdout is not None
         while line := await process.stdout.readline():
-            seen.append(line)
+            lines.append(line)
 
     reading = asyncio.create_task(read())
     try:
-        await eventually(lambda: bool(seen), WITHIN)  # the head: it listens
+        await eventually(lambda: bool(lines), WITHIN)  # the head: it listens
         rig.clusters["a"].create("v1/pods", pod("p1"), "default")
-        await eventually(lambda: any(b" added " in line for line in seen), WITHIN)
+        await eventually(lambda: any(b" added " in line for line in lines), WITHIN)
     finally:
         process.terminate()
         await asyncio.wait_for(process.wait(), 10)
@@ -288,7 +288,7 @@ async def test_events_follow_shows_a_change_as_it_happens(open_rig: OpenRig) -> 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--since", "soon"), "--since 'soon' is not a duration"),
         (("--verb", "changed"), "--verb 'changed' is not one of"),
@@ -298,11 +298,11 @@ async def test_events_follow_shows_a_change_as_it_happens(open_rig: OpenRig) -> 
     ],
 )
 def test_events_refuses_what_it_cannot_read(
-    call: Call, arguments: tuple[str, ...], said: str
+    call: Call, arguments: tuple[str, ...], message: str
 ) -> None:
     status, _, err = call("events", *arguments, "--nats-url=nats://127.0.0.1:1")
     assert status == 2
-    assert said in one_line(err)
+    assert message in one_line(err)
 
 
 @pytest.mark.parametrize("words", [(), ("dev",), ("dev", "fault"), ("rollout",)])

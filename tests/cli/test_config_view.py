@@ -43,7 +43,10 @@ def run(*argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
 def shown(*arguments: str) -> dict[str, tuple[str, str]]:
     ended = CliRunner().invoke(app, ["config", "view", "-o", "json", *arguments])
     assert ended.exit_code == 0, ended.output
-    return {one["name"]: (one["value"], one["origin"]) for one in json.loads(ended.stdout)}
+    return {
+        setting["name"]: (setting["value"], setting["origin"])
+        for setting in json.loads(ended.stdout)
+    }
 
 
 def test_each_address_is_shown_with_the_place_that_it_is_from(
@@ -91,9 +94,9 @@ def test_a_file_in_the_home_directory_never_wins_silently(
     line = f"fleetbus: the address of the fleet is from {path}; `fleetbus config view` shows"
     for name in names * 2:
         assert resolve_target().require(name)
-    said = capsys.readouterr().err
-    assert said.startswith(line)
-    assert said.count("\n") == 1, "one line of a command"
+    errors = capsys.readouterr().err
+    assert errors.startswith(line)
+    assert errors.count("\n") == 1, "one line of a command"
 
     note_origins()
     for name in names:

@@ -44,8 +44,8 @@ async def opened(bus: Bus, *names: str, follow: bool) -> History:
 
 async def read(history: History, count: int) -> list[str]:
     async with asyncio.timeout(15):
-        found = [await history.next() for _ in range(count)]
-    return [message.data.decode() for message in found if message is not None]
+        messages = [await history.next() for _ in range(count)]
+    return [message.data.decode() for message in messages if message is not None]
 
 
 async def restart(server: NatsServer, bus: Bus, *, wiped: bool) -> None:

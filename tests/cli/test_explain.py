@@ -111,11 +111,11 @@ async def test_each_object_says_where_it_stands(
     assert good["snapshot"]["state"] == "live"
     assert good["snapshot"]["resourceVersion"] == version
     assert good["snapshot"]["complete"]
-    (one,) = good["controllers"]
-    assert one["controller"] == "checker"
-    assert one["reconciled"]["resourceVersion"] == version
-    assert one["lastRun"]["outcome"] == "done"
-    assert one["lastRun"]["waitedSeconds"] >= 0
+    (controller_view,) = good["controllers"]
+    assert controller_view["controller"] == "checker"
+    assert controller_view["reconciled"]["resourceVersion"] == version
+    assert controller_view["lastRun"]["outcome"] == "done"
+    assert controller_view["lastRun"]["waitedSeconds"] >= 0
     assert good["summary"] == "nothing to do"
     assert "checker: reconciled the newest version" in render(good)
 
@@ -177,8 +177,8 @@ async def test_what_has_an_owner_mark_names_whose_runs_keep_it(open_rig: OpenRig
     rig = await open_rig("a", resources=(MAPS,))
     metadata = {"name": "parent", "namespace": "default", "uid": "u"}
     parent: View = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
-    kept = fleetbus.own({"metadata": {"name": "kept"}}, parent, "b")
-    rig.clusters["a"].create(MAPS, kept, "default")
+    owned = fleetbus.own({"metadata": {"name": "kept"}}, parent, "b")
+    rig.clusters["a"].create(MAPS, owned, "default")
     rig.clusters["a"].create(MAPS, {"metadata": {"name": "free"}}, "default")
     rig.start_reconciler()
     rig.start_watcher("a")
@@ -228,7 +228,7 @@ async def test_the_failing_pod_of_a_multi_cluster_resource_and_of_its_objects_is
         "metadata": {"name": "x", "namespace": "default", "uid": "u"},
         "status": STATUS,
     }
-    kept = fleetbus.own({"metadata": {"name": "kept", "namespace": "default"}}, resource, "a")
+    owned = fleetbus.own({"metadata": {"name": "kept", "namespace": "default"}}, resource, "a")
     async with connected(rig.shared.nats, name="test") as bus:
         await ensure_stream(bus)
         await ensure_bucket(bus)
@@ -236,7 +236,7 @@ async def test_the_failing_pod_of_a_multi_cluster_resource_and_of_its_objects_is
     await snapshot.set_up()
     for cluster, group, plural, obj in (
         ("a", "fleetbus.dev", "multiclusterresources", resource),
-        ("b", "core", "configmaps", kept),
+        ("b", "core", "configmaps", owned),
     ):
         now = datetime.now(UTC).isoformat()
         reported = ClusterRecord(name=cluster, connected=True, reported_at=now, last_answer=now)
@@ -255,12 +255,12 @@ async def test_the_failing_pod_of_a_multi_cluster_resource_and_of_its_objects_is
     desk = Desk(rig)
     line = f"in b: Degraded: Deployment default/web: {MESSAGE}"
 
-    whole = await desk.explain(ask("default/x", resource="mcr"))
-    assert [trouble["cluster"] for trouble in whole["troubles"]] == ["b", "c", "d"]
-    assert f"{line}; in c: Failed: Forbidden: no right; and 1 more" in render(whole)
+    by_resource = await desk.explain(ask("default/x", resource="mcr"))
+    assert [trouble["cluster"] for trouble in by_resource["troubles"]] == ["b", "c", "d"]
+    assert f"{line}; in c: Failed: Forbidden: no right; and 1 more" in render(by_resource)
 
-    part = await desk.explain(ask("default/kept", cluster="b"))
-    assert part["summary"] == line
+    by_object = await desk.explain(ask("default/kept", cluster="b"))
+    assert by_object["summary"] == line
 
 
 async def test_the_requests_that_a_map_named_are_explained_with_their_own_queue(
@@ -293,15 +293,19 @@ async def test_the_requests_that_a_map_named_are_explained_with_their_own_queue(
 
     async def both_have_run() -> View | None:
         view = await desk.explain(ask("default/source"))
-        found = [one["state"] for one in view["controllers"] if one["lastRun"]]
-        return view if found == ["idle", "delayed"] else None
+        states = [
+            controller_view["state"]
+            for controller_view in view["controllers"]
+            if controller_view["lastRun"]
+        ]
+        return view if states == ["idle", "delayed"] else None
 
     view = await eventually(both_have_run, timedelta(seconds=20))
     assert view is not None
-    one, two = view["controllers"]
-    assert one["request"] == {"cluster": "b", "namespace": "default", "name": "one"}
-    assert one["mapped"]
-    assert one["lastRun"]["outcome"] == "done"
+    first, two = view["controllers"]
+    assert first["request"] == {"cluster": "b", "namespace": "default", "name": "one"}
+    assert first["mapped"]
+    assert first["lastRun"]["outcome"] == "done"
     assert two["failures"] >= 1
     page = render(view)
     assert "controller mapper for default/one in b: succeeded" in page
@@ -339,8 +343,8 @@ async def test_a_change_that_comes_while_no_process_runs_is_not_called_excluded(
     late = await eventually(is_live, timedelta(seconds=20))
     assert late is not None
     expected = "no process of reader runs; it sees this change when one starts"
-    (one,) = late["controllers"]
-    assert (one["running"], one["summary"]) == (False, expected)
+    (controller_view,) = late["controllers"]
+    assert (controller_view["running"], controller_view["summary"]) == (False, expected)
     assert late["summary"] == f"reader: {expected}"
     early = await desk.explain(ask("default/early"))
     assert early["controllers"][0]["summary"] == "reconciled the newest version"
@@ -372,9 +376,9 @@ async def test_the_run_of_a_namesake_is_not_shown(open_rig: OpenRig) -> None:
     desk = Desk(rig)
     named = await desk.comes_to("same", "idle")
     assert named["controllers"][0]["lastRun"]["outcome"] == "done"
-    (one,) = (await desk.explain(ask("default/same", resource="sa")))["controllers"]
-    assert one["lastRun"] is None
-    assert one["summary"].startswith("not affected")
+    (controller_view,) = (await desk.explain(ask("default/same", resource="sa")))["controllers"]
+    assert controller_view["lastRun"] is None
+    assert controller_view["summary"].startswith("not affected")
 
 
 def test_more_mapped_requests_than_the_record_keeps_are_said_to_be_more() -> None:
@@ -386,7 +390,7 @@ def test_more_mapped_requests_than_the_record_keeps_are_said_to_be_more() -> Non
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         ({"name": "default/"}, "is neither NAMESPACE/NAME nor"),
         ({"name": "a/b/c"}, "is neither NAMESPACE/NAME nor"),
@@ -394,9 +398,9 @@ def test_more_mapped_requests_than_the_record_keeps_are_said_to_be_more() -> Non
         ({"name": "x", "resource": "a b"}, "a b"),
     ],
 )
-def test_what_cannot_be_read_is_refused(given: dict[str, str], message: str) -> None:
+def test_what_cannot_be_read_is_refused(arguments: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        ask(given.pop("name"), **given)
+        ask(arguments.pop("name"), **arguments)
 
 
 @pytest.mark.parametrize(
@@ -410,11 +414,11 @@ def test_what_cannot_be_read_is_refused(given: dict[str, str], message: str) -> 
     ],
 )
 def test_what_nobody_comes_to_run_is_overdue(ended: timedelta, summary: str) -> None:
-    kept = {"state": "quarantined", "quarantines": 1, "quarantineSeconds": -0.0003}
-    assert with_summary(kept, {})["summary"].endswith("next try in <1 ms")
+    quarantined = {"state": "quarantined", "quarantines": 1, "quarantineSeconds": -0.0003}
+    assert with_summary(quarantined, {})["summary"].endswith("next try in <1 ms")
     last = {"error": "KeyError: 'x'", "endedAt": (datetime.now(UTC) - ended).isoformat()}
-    one = {"state": "delayed", "failures": 9, "dueInSeconds": -420.0, "lastRun": last}
-    assert with_summary(one, {})["summary"] == summary
+    delayed = {"state": "delayed", "failures": 9, "dueInSeconds": -420.0, "lastRun": last}
+    assert with_summary(delayed, {})["summary"] == summary
 
 
 async def test_a_look_tells_each_state_of_an_item(redis: Redis) -> None:
@@ -439,8 +443,8 @@ async def test_a_look_tells_each_state_of_an_item(redis: Redis) -> None:
     assert (delayed.state, delayed.failures, delayed.outage) == ("delayed", 1, 1)
     assert delayed.due_in is not None
     assert timedelta(seconds=50) < delayed.due_in <= minute
-    found: list[Any] = await redis.zrange(DELAYED, 0, -1)
-    await redis.zincrby(DELAYED, -2 * minute / timedelta(microseconds=1), found[0])
+    members: list[Any] = await redis.zrange(DELAYED, 0, -1)
+    await redis.zincrby(DELAYED, -2 * minute / timedelta(microseconds=1), members[0])
     overdue = await read_item(redis, item)
     assert overdue.due_in is not None
     assert -2 * minute < overdue.due_in < -minute / 2

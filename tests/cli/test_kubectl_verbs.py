@@ -101,11 +101,11 @@ async def test_t18_an_old_manifest_is_applied_under_the_group_of_fleetbus_and_sa
     (folder / "first.json").write_text(json.dumps(named))
     status, out, err = await run("apply", "-f", str(folder))
     assert (status, "multiclusterresource.fleetbus.dev/mypod.pod created" in out) == (0, True), err
-    said = "apiVersion mulitcluster.practice.com/v1alpha1 is read as fleetbus.dev/v1alpha1"
-    assert err.splitlines() == [f"kubectl-multicluster: {folder}: {said}"]
-    made = cluster.get(RESOURCE, "default", "mypod.pod")
-    assert made is not None
-    action = made["spec"]["customize"]["clusters"][0]["action"]
+    warning = "apiVersion mulitcluster.practice.com/v1alpha1 is read as fleetbus.dev/v1alpha1"
+    assert err.splitlines() == [f"kubectl-multicluster: {folder}: {warning}"]
+    resource = cluster.get(RESOURCE, "default", "mypod.pod")
+    assert resource is not None
+    action = resource["spec"]["customize"]["clusters"][0]["action"]
     assert action[0]["value"] == ["nginx:1.19.0-alpine"]
     assert cluster.get("v1/configmaps", "default", "first") is not None
     # The text of a ConfigMap is nobody's apiVersion.
@@ -121,13 +121,13 @@ async def test_t18_create_reads_json_and_standard_input_and_passes_on_all_else(
     hub: tuple[Cluster, Run],
 ):
     cluster, run = hub
-    whole = {
+    document = {
         "apiVersion": "mulitcluster.practice.com/v1alpha1",
         "kind": "MultiClusterResource",
         "metadata": {"name": "x"},
         "spec": {"template": {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}}},
     }
-    status, out, err = await run("create", "-f-", "-o", "name", stdin=json.dumps(whole))
+    status, out, err = await run("create", "-f-", "-o", "name", stdin=json.dumps(document))
     assert (status, out) == (0, "multiclusterresource.fleetbus.dev/x\n"), err
     # Both short names; kubectl's own messages and exit status.
     for name in ("rr", "mcr"):

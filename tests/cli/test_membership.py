@@ -55,8 +55,8 @@ def test_t20_a_joined_cluster_has_a_secret_and_a_cluster(
         "fleetbus.dev/kubeconfig": "true",
         JOINED_LABEL: "eu1",
     }
-    kept = json.loads(base64.b64decode(secret["data"]["kubeconfig"]))
-    assert [c["name"] for c in kept["clusters"]] == ["eu1"]  # the hub's access is not in it
+    kubeconfig = json.loads(base64.b64decode(secret["data"]["kubeconfig"]))
+    assert [c["name"] for c in kubeconfig["clusters"]] == ["eu1"]  # the hub's access is not in it
 
 
 def test_t20_an_unjoined_cluster_leaves_a_record_and_a_join_takes_it_back(
@@ -104,8 +104,8 @@ def test_w13_d5_a_cluster_joins_under_one_name(
     join(call, fleet)
     if is_reported_by_its_watcher:
         uid = (fleet["eu1"].get("v1/namespaces", None, "kube-system") or {})["metadata"]["uid"]
-        made = hub.patch(CLUSTERS, None, "eu1", {"metadata": {"annotations": None}})
-        hub.update_status(CLUSTERS, {**made, "status": {"uid": uid}})
+        patched = hub.patch(CLUSTERS, None, "eu1", {"metadata": {"annotations": None}})
+        hub.update_status(CLUSTERS, {**patched, "status": {"uid": uid}})
     status, out, err = call("join", "two", "-f", str(fleet.kubeconfig), "--context", "eu1")
     assert (status, out) == (2, "")
     assert "this cluster is already in the fleet as 'eu1'" in err
@@ -140,16 +140,16 @@ def test_t20_a_name_is_taken_once(call: Call, fleet: EmulatedFleet):
     assert (status, out) == (2, "")
     assert err.startswith("fleetbus: the name 'eu1' is taken: a cluster of the fleet has it; ")
     assert f"update the Secret {NAMESPACE}/eu1-kubeconfig" in err
-    said = "fleetbus: cluster 'eu2' is not in the fleet; did you mean 'eu1'?\n"
-    assert call("unjoin", "eu2") == (1, "", said)
+    message = "fleetbus: cluster 'eu2' is not in the fleet; did you mean 'eu1'?\n"
+    assert call("unjoin", "eu2") == (1, "", message)
 
 
 def test_t20_a_dead_address_writes_nothing_unless_that_is_wanted(
     call: Call, fleet: EmulatedFleet, hub: EmulatedCluster
 ):
     fleet["eu1"].stop()
-    status, _, said = join(call, fleet)
-    assert (status, said.startswith("fleetbus: cluster 'eu1' cannot be used: ")) == (2, True)
+    status, _, err = join(call, fleet)
+    assert (status, err.startswith("fleetbus: cluster 'eu1' cannot be used: ")) == (2, True)
     assert hub.get(CLUSTERS, None, "eu1") is None
     assert hub.list("v1/secrets", NAMESPACE) == []
     assert join(call, fleet, "--no-check")[0] == 0
@@ -172,10 +172,10 @@ def test_s7_t20_what_runs_code_or_reads_files_is_refused(
     document["users"][0]["user"] = user
     path = tmp_path / "kubeconfig"
     path.write_text(yaml.safe_dump(document))
-    status, _, said = call("join", "eu1", "--file", str(path), "--context", "eu1")
+    status, _, err = call("join", "eu1", "--file", str(path), "--context", "eu1")
     assert status == 2
-    assert f"{field!r} is not allowed" in said
-    assert "kubectl config view --minify --flatten" in said
+    assert f"{field!r} is not allowed" in err
+    assert "kubectl config view --minify --flatten" in err
 
 
 @pytest.mark.parametrize(
@@ -190,17 +190,17 @@ def test_s7_t20_what_runs_code_or_reads_files_is_refused(
 def test_bad_input_is_one_line(
     call: Call, fleet: EmulatedFleet, arguments: list[str], message: str
 ):
-    status, _, said = call(*[a.format(fleet.kubeconfig) for a in arguments])
-    assert (status, said.count("\n")) == (2, 1)
-    assert message in said
+    status, _, err = call(*[a.format(fleet.kubeconfig) for a in arguments])
+    assert (status, err.count("\n")) == (2, 1)
+    assert message in err
 
 
 def test_a_hub_that_refuses_is_reported_and_nothing_is_left(
     call: Call, fleet: EmulatedFleet, hub: EmulatedCluster, fault: Callable[..., Rule]
 ):
     fault("hub", Fail(403), verb="create", resource="clusters.fleetbus.dev")
-    status, _, said = join(call, fleet)
-    assert (status, "the hub refused" in said) == (1, True)
+    status, _, err = join(call, fleet)
+    assert (status, "the hub refused" in err) == (1, True)
     assert hub.list("v1/secrets", NAMESPACE) == []
 
 

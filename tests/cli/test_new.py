@@ -113,10 +113,10 @@ def test_the_next_commands_that_are_printed_exist(call: Call, tmp_path: pathlib.
 def test_a_name_that_cannot_be_used_is_refused_and_nothing_is_made(
     call: Call, tmp_path: pathlib.Path, name: str, message: str
 ) -> None:
-    status, printed, said = call("new", name)
+    status, printed, err = call("new", name)
     assert (status, printed) == (2, "")
-    assert message in said
-    assert said.count("\n") == 1
+    assert message in err
+    assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -129,8 +129,8 @@ def test_what_exists_is_refused_and_left_alone(
         path.mkdir()
     else:
         path.write_text("mine")
-    status, _, said = call("new", "my-operator")
-    assert (status, said) == (2, "fleetbus: my-operator already exists; nothing was changed\n")
+    status, _, err = call("new", "my-operator")
+    assert (status, err) == (2, "fleetbus: my-operator already exists; nothing was changed\n")
     assert list(path.iterdir()) == [] if is_folder else path.read_text() == "mine"
 
 
@@ -141,8 +141,8 @@ def test_a_folder_that_cannot_be_written_is_one_message(
     lost.mkdir()
     monkeypatch.chdir(lost)
     lost.rmdir()
-    status, _, said = call("new", "my-operator")
-    assert (status, said) == (
+    status, _, err = call("new", "my-operator")
+    assert (status, err) == (
         2,
         "fleetbus: cannot create my-operator: No such file or directory\n",
     )

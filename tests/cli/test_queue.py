@@ -50,17 +50,17 @@ class Desk:
         self.do(self.redis.flushdb())
         self.rig = RedisRig(self.redis, "copier", POLICY)
 
-    def do(self, what: Awaitable[Any]) -> Any:
+    def do(self, awaitable: Awaitable[Any]) -> Any:
         async def wait() -> Any:
-            return await what
+            return await awaitable
 
         return self._runner.run(wait())
 
     async def contents(self) -> dict[bytes, bytes | None]:
         """All keys of the queue; liveness and clock are the time of the last look."""
         scan: AsyncIterator[bytes] = cast("Any", self.redis).scan_iter()
-        found = [key async for key in scan if not key.endswith((b":liveness", b":clock"))]
-        return {key: await cast("Any", self.redis).dump(key) for key in found}
+        keys = [key async for key in scan if not key.endswith((b":liveness", b":clock"))]
+        return {key: await cast("Any", self.redis).dump(key) for key in keys}
 
     def close(self) -> None:
         self.do(self.rig.queue.aclose())
@@ -126,33 +126,35 @@ def test_it_shows_what_waits_what_is_worked_on_and_what_is_kept_back(desk: Desk,
     assert lines[0] == "copier: 3 ready, 6 delayed, 1 processing, 1 in quarantine"
     assert "copier bad 0 0 0 - 1 closed" in lines
     assert "copier c1 1 0 1 0s 0 closed" in lines
-    assert any(one.startswith("copier dead 1 0 0 0s 0 open after 5 failures") for one in lines)
+    assert any(line.startswith("copier dead 1 0 0 0s 0 open after 5 failures") for line in lines)
     worker = f"{socket.gethostname()}-{os.getpid()}"
     assert f"copier c1 ns held {worker} 14s left" in lines
-    assert any(one.startswith("copier bad ns deadly 1 in 5") for one in lines)
+    assert any(line.startswith("copier bad ns deadly 1 in 5") for line in lines)
 
 
 def test_the_same_as_json(desk: Desk, call: Call):
     desk.do(fill(desk.rig))
     status, out, _ = call("copier", "-o", "json")
     assert status == 0
-    [shown] = json.loads(out)
-    assert {name: shown[name] for name in ("ready", "delayed", "processing", "quarantined")} == {
+    [queue_view] = json.loads(out)
+    assert {
+        name: queue_view[name] for name in ("ready", "delayed", "processing", "quarantined")
+    } == {
         "ready": 3,
         "delayed": 6,
         "processing": 1,
         "quarantined": 1,
     }
-    clusters = {one["cluster"]: one for one in shown["clusters"]}
+    clusters = {cluster["cluster"]: cluster for cluster in queue_view["clusters"]}
     assert clusters.keys() == {"bad", "c1", "dead"}
     assert (clusters["c1"]["live"], clusters["c1"]["initial"]) == (1, 1)
     assert clusters["c1"]["breaker"] is None
     assert clusters["dead"]["breaker"]["failures"] == POLICY.breaker
-    [held] = shown["processingItems"]
-    assert held["name"] == "held"
-    assert 10 < held["leaseSeconds"] <= 15
-    [kept] = shown["quarantinedItems"]
-    assert (kept["name"], kept["times"]) == ("deadly", 1)
+    [processing] = queue_view["processingItems"]
+    assert processing["name"] == "held"
+    assert 10 < processing["leaseSeconds"] <= 15
+    [quarantined] = queue_view["quarantinedItems"]
+    assert (quarantined["name"], quarantined["times"]) == ("deadly", 1)
 
 
 async def fail_one(rig: RedisRig, redis: Redis) -> None:
@@ -199,11 +201,14 @@ def test_the_items_are_bounded_for_each_state_and_the_rest_is_counted(desk: Desk
     desk.do(desk.rig.queue.add([*adds, Add(named("urgent"))]))
     desk.do(desk.rig.queue.add_after(named("later"), timedelta(hours=1)))
     status, out, _ = call("copier", "-o", "json")
-    [shown] = json.loads(out)
+    [queue_view] = json.loads(out)
     assert status == 0
-    assert [one["name"] for one in shown["items"]] == [*(f"n{n}" for n in range(20)), "later"]
-    assert shown["itemsNotShown"]["ready"] == 11
-    [first, *_, last] = shown["items"]
+    assert [item["name"] for item in queue_view["items"]] == [
+        *(f"n{n}" for n in range(20)),
+        "later",
+    ]
+    assert queue_view["itemsNotShown"]["ready"] == 11
+    [first, *_, last] = queue_view["items"]
     assert (first["state"], first["priority"], first["failures"]) == ("ready", "live", 0)
     assert 3590 < last["remainingSeconds"] <= 3600
     assert (last["lastError"], last["lastEndedAt"]) == ("", None)
@@ -270,8 +275,8 @@ def test_an_item_of_a_cluster_that_is_not_in_the_fleet_is_reported(
         )
     )
     status, _, err = call(action, "copier", "eu7/ns/a")
-    said = "fleetbus: cluster 'eu7' is not in the fleet; did you mean 'eu1'?\n"
-    assert (status, err) == (1, said)
+    message = "fleetbus: cluster 'eu7' is not in the fleet; did you mean 'eu1'?\n"
+    assert (status, err) == (1, message)
 
 
 async def names(queue: Queue) -> list[str]:
@@ -279,7 +284,7 @@ async def names(queue: Queue) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("arguments", "status", "message"),
     [
         (["nosuch"], 1, "controller 'nosuch' has no queue; known: copier"),
         (["release", "nosuch", "--all"], 1, "controller 'nosuch' has no queue"),
@@ -304,12 +309,12 @@ async def names(queue: Queue) -> list[str]:
     ],
 )
 def test_a_mistake_is_one_line(
-    desk: Desk, call: Call, arguments: list[str], status: int, said: str
+    desk: Desk, call: Call, arguments: list[str], status: int, message: str
 ):
     desk.do(desk.rig.queue.add([Add(named("a"))]))
     ended, out, err = call(*arguments)
     assert (ended, out) == (status, "")
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
 
 

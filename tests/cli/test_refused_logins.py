@@ -47,9 +47,9 @@ def test_b13_a_refused_login_names_the_user_and_the_file(
 ):
     check = f"check FLEETBUS_NATS_USERNAME (ops) and FLEETBUS_NATS_PASSWORD_FILE ({password})"
     assert status_of(app, ["events", "--since", "1m"]) == 1
-    said = capsys.readouterr().err
-    assert "refuses fleetbus-events" in said
-    assert check in said
+    err = capsys.readouterr().err
+    assert "refuses fleetbus-events" in err
+    assert check in err
 
     status_of(app, ["explain", "eu1", "pods", "default/web", "-o", "json"])
     why = json.loads(capsys.readouterr().out)["bus"]
@@ -57,7 +57,9 @@ def test_b13_a_refused_login_names_the_user_and_the_file(
     assert check in why
 
     assert status_of(app, ["doctor", "-o", "json"]) == 1
-    shown = capsys.readouterr().out
-    [of_nats] = [one for one in json.loads(shown)["findings"] if one["about"] == "nats"]
+    report = capsys.readouterr().out
+    [of_nats] = [
+        finding for finding in json.loads(report)["findings"] if finding["about"] == "nats"
+    ]
     assert check in of_nats["message"]
-    assert CANARY not in said + why + shown
+    assert CANARY not in err + why + report

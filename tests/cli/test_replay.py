@@ -135,11 +135,11 @@ def test_a_recording_that_is_not_text_is_refused(tmp_path: pathlib.Path) -> None
     ],
 )
 def test_a_path_is_read_as_it_was_made(resource: str, namespace: str, name: str) -> None:
-    found = parse_resource(resource)
-    assert read_path(path_of(found, namespace, name)) == (found, namespace, name, "")
+    parsed = parse_resource(resource)
+    assert read_path(path_of(parsed, namespace, name)) == (parsed, namespace, name, "")
     if name:
-        part = read_path(path_of(found, namespace, name) + "/status")
-        assert part == (found, namespace, name, "status")
+        status_path = read_path(path_of(parsed, namespace, name) + "/status")
+        assert status_path == (parsed, namespace, name, "status")
 
 
 def test_r9_a_replay_prints_the_writes_and_goes_on_as_if_they_were_done(
@@ -186,10 +186,10 @@ def test_a_write_a_line_has_what_it_would_change_with_the_marks_of_the_recording
     arguments = ("replay", events, module(tmp_path), "--cluster", "b", "--store", valkey_url)
     status, out, _ = call(*arguments, "-o", "json")
     (line,) = out.splitlines()
-    found = json.loads(line)
+    write = json.loads(line)
     assert status == 0
-    assert (found["cluster"], found["verb"], found["before"]) == ("b", "apply", None)
-    assert found["after"]["data"] == {"k": "<redacted>"}
+    assert (write["cluster"], write["verb"], write["before"]) == ("b", "apply", None)
+    assert write["after"]["data"] == {"k": "<redacted>"}
 
 
 STUBBORN = """
@@ -218,7 +218,7 @@ def test_what_keeps_failing_is_reported_and_the_rest_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["events.jsonl"], "no module given"),
         (["copier.py"], "give either recordings"),
@@ -227,10 +227,10 @@ def test_what_keeps_failing_is_reported_and_the_rest_goes_on(
         (["events.jsonl", "copier.py", "-o", "xml"], "--output 'xml' is not one of"),
     ],
 )
-def test_what_cannot_be_replayed_is_refused(call: Call, arguments: list[str], said: str) -> None:
+def test_what_cannot_be_replayed_is_refused(call: Call, arguments: list[str], message: str) -> None:
     status, _, err = call("replay", *arguments)
     assert (status, err.count("\n")) == (2, 1)
-    assert said in err
+    assert message in err
 
 
 async def test_r9_a_shadow_run_leaves_the_targets_the_store_and_the_queue_as_they_are(
@@ -243,7 +243,7 @@ async def test_r9_a_shadow_run_leaves_the_targets_the_store_and_the_queue_as_the
         rig.start_watcher(name)
     await rig.synced("core/configmaps")
     queue = RedisQueue(rig.redis, "copier")
-    held = [cluster.resource_version for cluster in rig.clusters.values()]
+    versions = [cluster.resource_version for cluster in rig.clusters.values()]
     await rig.stop_reconciler()  # what it writes by itself would be taken for ours
     for name in ("a", "b"):
         await rig.stop_watcher(name)
@@ -260,7 +260,7 @@ async def test_r9_a_shadow_run_leaves_the_targets_the_store_and_the_queue_as_the
     out, err = await asyncio.wait_for(process.communicate(), 30)
     assert process.returncode == 0, err
     assert writes(out.decode()) == ["b apply v1/configmaps default/x"]
-    assert [cluster.resource_version for cluster in rig.clusters.values()] == held
+    assert [cluster.resource_version for cluster in rig.clusters.values()] == versions
     assert [len(cluster.requests) for cluster in rig.clusters.values()] == requests
     assert await _content(rig) == before
     assert not (await queue.stats()).depth
@@ -443,10 +443,10 @@ def test_r9_a_replay_knows_finalizers_and_the_status(tmp_path: pathlib.Path, cal
         tree["metadata"] |= metadata
         return msgspec.structs.replace(event, object=json.dumps(tree).encode())
 
-    kept = held(config_map("added", "x", 10, "v"), finalizers=["x.io/y"])
+    retained = held(config_map("added", "x", 10, "v"), finalizers=["x.io/y"])
     going = {"finalizers": ["example.com/mine"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
     gone = held(config_map("modified", "y", 11, "v"), **going)
-    recorded = record(tmp_path, kept, gone)
+    recorded = record(tmp_path, retained, gone)
     status, printed, err = call("replay", recorded, module(tmp_path, KEEPER))
     assert status == 0, err
     assert "reconcile_failed" not in err

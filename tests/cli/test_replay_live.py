@@ -43,10 +43,10 @@ async def copy(request, fleet):
 def clusters(tmp_path: pathlib.Path) -> Generator[dict[str, Cluster]]:
     """Two clusters that answer while this thread runs a command."""
     loop, stop, started = asyncio.new_event_loop(), asyncio.Event(), threading.Event()
-    made = {name: Cluster(name) for name in ("a", "b")}
+    clusters_by_name = {name: Cluster(name) for name in ("a", "b")}
 
     async def live() -> None:
-        async with serve(list(made.values())) as servers:
+        async with serve(list(clusters_by_name.values())) as servers:
             servers.write_kubeconfig(tmp_path / "kubeconfig")
             started.set()
             await stop.wait()
@@ -54,7 +54,7 @@ def clusters(tmp_path: pathlib.Path) -> Generator[dict[str, Cluster]]:
     thread = threading.Thread(target=loop.run_until_complete, args=(live(),), name="clusters")
     thread.start()
     assert started.wait(10)
-    yield made
+    yield clusters_by_name
     loop.call_soon_threadsafe(stop.set)
     thread.join(10)
     loop.close()
@@ -77,7 +77,7 @@ def test_r9_with_live_the_writes_are_sent_and_reads_are_those_of_the_recording(
     recording, module = tmp_path / "events.jsonl", tmp_path / "copier.py"
     recording.write_text("".join(to_line(event) + "\n" for event in events))
     module.write_text(COPIER)
-    asked = {name: len(cluster.requests) for name, cluster in clusters.items()}
+    counts = {name: len(cluster.requests) for name, cluster in clusters.items()}
     options = [
         "--live",
         "--cluster",
@@ -94,12 +94,14 @@ def test_r9_with_live_the_writes_are_sent_and_reads_are_those_of_the_recording(
     printed = capsys.readouterr()
     assert status == 0, printed.err
     assert "4 events, 4 runs; writes were sent" in printed.err
-    assert [found["metadata"]["name"] for found in clusters["b"].list(MAPS, "default")] == ["y"]
-    found = clusters["b"].get(MAPS, "default", "y")
-    assert found is not None
-    assert found["data"] == {"k": "12"}
-    sent = list(clusters["b"].requests)[asked["b"] :]
-    assert [(one.verb, one.path.rpartition("/")[2]) for one in sent] == [
+    assert [
+        config_map["metadata"]["name"] for config_map in clusters["b"].list(MAPS, "default")
+    ] == ["y"]
+    live = clusters["b"].get(MAPS, "default", "y")
+    assert live is not None
+    assert live["data"] == {"k": "12"}
+    sent = list(clusters["b"].requests)[counts["b"] :]
+    assert [(request.verb, request.path.rpartition("/")[2]) for request in sent] == [
         *(("patch", "x"), ("patch", "y"), ("patch", "y"), ("delete", "x"))
     ], "own writes are not waited for, they stand in the replay"
-    assert len(clusters["a"].requests) == asked["a"], "the source is read from the recording"
+    assert len(clusters["a"].requests) == counts["a"], "the source is read from the recording"

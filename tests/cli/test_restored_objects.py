@@ -218,10 +218,10 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], list[str]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_cluster_assigned_is_stripped_and_reported(name: str):
     resource, tree, expected, reported = CASES[name]
-    made, stripped = restored_tree(deleted(resource, tree), {})
-    assert made.pop("apiVersion")
-    assert made["metadata"].pop("name") == "a"
-    assert made == {"metadata": {}, **expected}
+    restored, stripped = restored_tree(deleted(resource, tree), {})
+    assert restored.pop("apiVersion")
+    assert restored["metadata"].pop("name") == "a"
+    assert restored == {"metadata": {}, **expected}
     assert stripped == reported
 
 
@@ -255,6 +255,6 @@ def test_a_claim_stays_bound_to_a_volume_that_is_put_back_with_it():
 def test_what_velero_leaves_out_is_left_out_with_a_reason(
     resource: str, tree: dict[str, Any], reason: str
 ):
-    (one,) = select_restorable([deleted(resource, tree)])
-    assert reason in one.refusal
-    assert bool(one.refusal) == bool(reason)
+    (candidate,) = select_restorable([deleted(resource, tree)])
+    assert reason in candidate.refusal
+    assert bool(candidate.refusal) == bool(reason)

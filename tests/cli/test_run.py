@@ -66,14 +66,14 @@ class Desk:
     def write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text, encoding="utf-8")
 
-    def notes(self, **wanted: Any) -> list[dict[str, Any]]:
+    def notes(self, **fields: Any) -> list[dict[str, Any]]:
         path = self.folder / "notes.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
-        found: list[dict[str, Any]] = [json.loads(line) for line in lines]
-        return [note for note in found if wanted.items() <= note.items()]
+        all_notes: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        return [note for note in all_notes if fields.items() <= note.items()]
 
-    def pids(self, **wanted: Any) -> set[int]:
-        return {note["pid"] for note in self.notes(**wanted)}
+    def pids(self, **fields: Any) -> set[int]:
+        return {note["pid"] for note in self.notes(**fields)}
 
     def last_turns(self) -> dict[str, str]:
         return {note["name"]: note["turn"] for note in self.notes(what="start")}
@@ -125,12 +125,12 @@ class Desk:
 def overlaps(notes: list[dict[str, Any]]) -> list[str]:
     """Names of which two runs went on at the same time."""
     running: set[str] = set()
-    found: list[str] = []
+    overlapping: list[str] = []
     for note in sorted(notes, key=lambda each: each["at"]):
         if note["what"] == "start" and note["name"] in running:
-            found.append(note["name"])
+            overlapping.append(note["name"])
         (running.add if note["what"] == "start" else running.discard)(note["name"])
-    return found
+    return overlapping
 
 
 @pytest.mark.timeout(600)  # three processes are loaded, one after the other
@@ -211,9 +211,9 @@ def test_the_modules_that_a_module_imports_are_watched_too(tmp_path: pathlib.Pat
         "async def f(request, fleet): ...\n"
     )
     load_controllers([str(module)])
-    found = local_files()
-    assert {str(module), str(tmp_path / "a_part_to_watch.py")} <= set(found)
-    assert not [file for file in found if "site-packages" in file]
+    files = local_files()
+    assert {str(module), str(tmp_path / "a_part_to_watch.py")} <= set(files)
+    assert not [file for file in files if "site-packages" in file]
 
 
 @pytest.mark.parametrize(
@@ -227,9 +227,9 @@ def test_where_a_mistake_is_and_where_its_cure_may_come_is_watched(
     module.write_text(f"import part_{abs(hash(mistake))}\n")
     with pytest.raises(ConfigError) as error:
         load_controllers([str(module)])
-    found = local_files(error.value)
-    assert str(tmp_path / f"part_{abs(hash(mistake))}.py") in found
-    assert str(tmp_path) in found
+    files = local_files(error.value)
+    assert str(tmp_path / f"part_{abs(hash(mistake))}.py") in files
+    assert str(tmp_path) in files
 
 
 def test_the_addresses_of_a_fleet_of_dev_are_watched_too(
@@ -240,16 +240,16 @@ def test_the_addresses_of_a_fleet_of_dev_are_watched_too(
     stack.write_text(json.dumps({"pid": os.getpid(), "clusters": ["hub"], "nats_url": "nats://x"}))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", sys.dont_write_bytecode)
-    whole = tmp_path / "whole.py"
-    whole.write_text(
+    module = tmp_path / "whole.py"
+    module.write_text(
         "import fleetbus\n"
         "c = fleetbus.Controller('c')\n"
         "c.watch('v1/pods')\n"
         "@c.reconcile\n"
         "async def f(request, fleet): ...\n"
     )
-    for text, is_loaded in ((whole.read_text(), True), ("x = (", False)):
-        whole.write_text(text)
+    for text, is_loaded in ((module.read_text(), True), ("x = (", False)):
+        module.write_text(text)
         parent, child = socket.socketpair()
         monkeypatch.setenv("FLEETBUS_RUN_PIPE", str(child.detach()))
         pipe = ParentPipe()
@@ -257,11 +257,11 @@ def test_the_addresses_of_a_fleet_of_dev_are_watched_too(
             # The whole test run has many files: their names may fill the pipe.
             line = threads.submit(lines.readline)
             with nullcontext() if is_loaded else pytest.raises(ConfigError):
-                load_and_report([str(whole)], pipe, resolve_target())
+                load_and_report([str(module)], pipe, resolve_target())
             pipe.close()
             report = json.loads(line.result())
         assert report["loaded"] is is_loaded
-        assert {str(stack), str(whole)} <= set(report["files"])
+        assert {str(stack), str(module)} <= set(report["files"])
 
 
 def test_an_incomplete_controller_is_reported_with_its_line(tmp_path: pathlib.Path) -> None:

@@ -66,14 +66,14 @@ async def test_every_command_says_what_may_be_meant_and_ends_with_status_1(
         monkeypatch.setenv("FLEETBUS_API_URL", url)
         monkeypatch.setenv("FLEETBUS_NATS_URL", rig.shared.nats_url)
         monkeypatch.setenv("FLEETBUS_REDIS_URL", rig.shared.redis_url)
-        for command, said in UNKNOWN.items():
+        for command, message in UNKNOWN.items():
             capsys.readouterr()
             if command.startswith("events"):
                 status, text = await spawn(command)  # it handles signals, so it needs a process
             else:
                 status = await asyncio.to_thread(status_of, command.split())
                 text = capsys.readouterr().err
-            assert (status, said in text) == (1, True), f"{command}: {status} {text}"
+            assert (status, message in text) == (1, True), f"{command}: {status} {text}"
 
 
 async def spawn(command: str) -> tuple[int | None, str]:
@@ -87,8 +87,8 @@ async def spawn(command: str) -> tuple[int | None, str]:
 
 async def _are_known(nats_url: str) -> bool:
     async with connected(nats_url, name="test") as bus:
-        known = await bus_clusters(bus), await bus_resources(bus)
-    return known == ({"eu1"}, {"core/configmaps"})
+        names = await bus_clusters(bus), await bus_resources(bus)
+    return names == ({"eu1"}, {"core/configmaps"})
 
 
 def test_of_a_large_fleet_some_names_are_shown():

@@ -59,9 +59,9 @@ class Seen:
         self.labels: dict[str, str] = {}
 
     async def _look(self, request: Request, fleet: Fleet) -> None:
-        found = await fleet.cluster(request.cluster).get(PODS, request.namespace, request.name)
-        if found is not None:
-            self.labels[request.name] = found["metadata"]["labels"]["v"]
+        obj = await fleet.cluster(request.cluster).get(PODS, request.namespace, request.name)
+        if obj is not None:
+            self.labels[request.name] = obj["metadata"]["labels"]["v"]
 
 
 @asynccontextmanager
@@ -84,17 +84,17 @@ async def leader(cluster: NatsCluster, role: str) -> Member:
 async def test_b19_every_server_may_die_and_lose_its_disk_and_two_may_be_away(
     tmp_path: Path, valkey_url: str
 ):
-    seen = Seen()
+    log = Seen()
     async with (
         nats_cluster(tmp_path / "nats") as cluster,
         running(cluster, tmp_path, valkey_url) as rig,
     ):
         rig.clusters["a"].create(PODS, pod("web", labels={"v": "0"}), "default")
-        rig.start_reconciler(seen.controller, bus_replicas=3)
+        rig.start_reconciler(log.controller, bus_replicas=3)
         rig.start_watcher("a")
 
         async def reaches(label: str) -> None:
-            await eventually(lambda: seen.labels.get("web") == label, WITHIN)
+            await eventually(lambda: log.labels.get("web") == label, WITHIN)
 
         def change(label: str) -> None:
             rig.clusters["a"].patch(PODS, "default", "web", {"metadata": {"labels": {"v": label}}})

@@ -61,8 +61,8 @@ def write(rig: Rig, name: str, value: str) -> None:
 
 
 def truth(rig: Rig) -> dict[str, str]:
-    found = rig.clusters["a"].list(PODS)
-    return {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in found}
+    pods = rig.clusters["a"].list(PODS)
+    return {o["metadata"]["name"]: o["metadata"]["resourceVersion"] for o in pods}
 
 
 async def held(rig: Rig) -> dict[str, str]:
@@ -73,8 +73,8 @@ async def held(rig: Rig) -> dict[str, str]:
 def reconciled(recorder: Recorder, names: set[str]) -> dict[str, str]:
     """Return the resourceVersion that each object's last run saw; without objects now gone."""
     last = {name: recorder.of("a", "default", name)[-1:] for name in names}
-    seen = {name: runs[0].object for name, runs in last.items() if runs}
-    return {name: obj["metadata"]["resourceVersion"] for name, obj in seen.items() if obj}
+    objects = {name: runs[0].object for name, runs in last.items() if runs}
+    return {name: obj["metadata"]["resourceVersion"] for name, obj in objects.items() if obj}
 
 
 async def break_bus(rig: Rig, server: NatsServer, turn: int, *, wiped: bool) -> None:
@@ -152,8 +152,8 @@ async def age_out(bus: Bus) -> None:
 
 
 async def events(bus: Bus) -> list[Event]:
-    found = [stored.message for stored in await read_stream(bus)]
-    return [m for m in found if isinstance(m, Event) and m.cluster == "a"]
+    messages = [stored.message for stored in await read_stream(bus)]
+    return [m for m in messages if isinstance(m, Event) and m.cluster == "a"]
 
 
 async def names_reported(bus: Bus) -> set[str]:
@@ -170,10 +170,10 @@ class Overlaps:
         self.last: dict[str, str] = {}
 
     def controller(self) -> Controller:
-        made = Controller("pods", concurrency=4)
-        made.watch(PODS)
-        made.reconcile(self._reconcile)
-        return made
+        pods_controller = Controller("pods", concurrency=4)
+        pods_controller.watch(PODS)
+        pods_controller.reconcile(self._reconcile)
+        return pods_controller
 
     async def _reconcile(self, request: Request, fleet: Fleet) -> None:
         if request in self.running:
@@ -181,10 +181,10 @@ class Overlaps:
         self.running.append(request)
         self.most = max(self.most, len(self.running))
         await asyncio.sleep(0.02)
-        found = await fleet.cluster(request.cluster).get(PODS, request.namespace, request.name)
+        obj = await fleet.cluster(request.cluster).get(PODS, request.namespace, request.name)
         self.running.remove(request)
-        if found is not None:
-            self.last[request.name] = found["metadata"]["resourceVersion"]
+        if obj is not None:
+            self.last[request.name] = obj["metadata"]["resourceVersion"]
 
 
 async def test_b5_events_of_one_key_in_two_processes_never_run_at_the_same_time(

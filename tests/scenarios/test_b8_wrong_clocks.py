@@ -42,8 +42,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUn
     monkeypatch.setattr("fleetbus_reconciler.fleet_status.resync_requests._REPEAT_AFTER", 0.2)
 
 
-def shift(monkeypatch: pytest.MonkeyPatch, which: tuple[str, ...], days: int) -> None:
-    for name in which:
+def shift(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], days: int) -> None:
+    for name in names:
         monkeypatch.setattr(name, lambda: clock.now_ms() + days * 86_400_000)
 
 

@@ -21,7 +21,7 @@ MAPS = "v1/configmaps"
 
 
 def value(d: Distribution, cluster: str = "t2") -> str | None:
-    return d.of(lambda one: one["data"].get("k"), MAPS, "m")[cluster]
+    return d.of(lambda obj: obj["data"].get("k"), MAPS, "m")[cluster]
 
 
 def by_hand(d: Distribution, body: dict[str, Any], manager: str = "kubectl-edit") -> None:
@@ -50,9 +50,9 @@ async def test_d13_drift_is_corrected_at_once_on_its_cluster_alone(open_rig: Ope
         await eventually(others_are_left_alone, WITHIN)
         by_hand(d, {"data": {"theirs": "stays"}, "metadata": {"labels": {"team": "a"}}})
         await d.quiet()
-        found = d.get("t2", MAPS, "m")
-        assert found["data"] == {"k": "v1", "theirs": "stays"}
-        assert found["metadata"]["labels"]["team"] == "a"
+        live = d.get("t2", MAPS, "m")
+        assert live["data"] == {"k": "v1", "theirs": "stays"}
+        assert live["metadata"]["labels"]["team"] == "a"
         await d.close()
 
 

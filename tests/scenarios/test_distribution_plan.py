@@ -63,10 +63,10 @@ class Planner:
             self._file.write_text(yaml.safe_dump({**document, "spec": spec}))
             target = ["-f", str(self._file)]
         store = ("--redis-url", str(self._d.rig.shared.redis_url))
-        ended, said = await self._d.fleetbus("plan", *target, "-o", "json", *store)
-        assert ended == status, said
+        ended, output = await self._d.fleetbus("plan", *target, "-o", "json", *store)
+        assert ended == status, output
         assert self.done(before) == {}, "a plan has written"
-        (found,) = json.loads(said)["plans"]
+        (found,) = json.loads(output)["plans"]
         return found
 
     async def check(self, spec: Object, *clusters: str) -> Actions:
@@ -89,23 +89,25 @@ class Planner:
 
     def done(self, before: Mapping[str, int]) -> Actions:
         """Cluster → `write Kind name` or `delete Kind name`, since these counts."""
-        found: Actions = {}
+        actions: Actions = {}
         for name, count in before.items():
-            for one in self._d.writes(name)[count:]:
-                _, plural, target = one.path.rsplit("/", 2)
+            for write in self._d.writes(name)[count:]:
+                _, plural, target = write.path.rsplit("/", 2)
                 if plural in _PLURALS:
                     # the rest is status, events and revisions on the hub
-                    verb = "delete" if one.verb == "delete" else "write"
-                    found.setdefault(name, []).append(f"{verb} {_PLURALS[plural]} {target}")
-        return {name: sorted(done) for name, done in found.items()}
+                    verb = "delete" if write.verb == "delete" else "write"
+                    actions.setdefault(name, []).append(f"{verb} {_PLURALS[plural]} {target}")
+        return {name: sorted(done) for name, done in actions.items()}
 
 
 def actions_of(plan: Object) -> Actions:
     """Cluster → `action Kind name`."""
     return {
-        one["name"]: sorted(f"{o['action']} {o['kind']} {o['name']}" for o in one["objects"])
-        for one in plan["clusters"]
-        if one["objects"]
+        cluster["name"]: sorted(
+            f"{o['action']} {o['kind']} {o['name']}" for o in cluster["objects"]
+        )
+        for cluster in plan["clusters"]
+        if cluster["objects"]
     }
 
 
@@ -113,10 +115,10 @@ def writes_of(actions: Actions) -> Actions:
     """The writes that actions need; `recreate` is a deletion and a creation."""
     found: Actions = {}
     for name, planned in actions.items():
-        for one in planned:
-            action, _, rest = one.partition(" ")
+        for step in planned:
+            action, _, suffix = step.partition(" ")
             verbs = ["delete", "write"] if action == "recreate" else [_WRITES[action]]
-            found.setdefault(name, []).extend(f"{verb} {rest}" for verb in verbs)
+            found.setdefault(name, []).extend(f"{verb} {suffix}" for verb in verbs)
     return {name: sorted(done) for name, done in found.items()}
 
 
@@ -203,9 +205,9 @@ async def test_d25_conflicts_drift_waves_and_dead_clusters_are_in_the_plan(
         d.rig.clusters["t2"].patch(MAPS, "default", "m", {"data": {"k": "by hand"}}, manager="me")
         await d.has_states(t1="Applied", t2="Drifted", t4="Applied")
         plan = await planner.plan(None, status=0)
-        (found,) = [one for one in plan["clusters"] if one["findings"]]
-        assert (found["name"], found["findings"][0]["state"]) == ("t2", "Drifted")
-        assert "was changed by me" in found["findings"][0]["message"]
+        (cluster,) = [entry for entry in plan["clusters"] if entry["findings"]]
+        assert (cluster["name"], cluster["findings"][0]["state"]) == ("t2", "Drifted")
+        assert "was changed by me" in cluster["findings"][0]["message"]
 
         # The plan of a rollout is the wave that would open now.
         waves = {**spec, "rollout": {"waves": [CANARY], "gates": [{"name": "tests"}]}}
@@ -217,7 +219,7 @@ async def test_d25_conflicts_drift_waves_and_dead_clusters_are_in_the_plan(
 
         await d.rig.servers.stop("t1")
         plan = await planner.plan({**spec, "template": config_map(k="v3")}, status=1)
-        (dead,) = [one for one in plan["clusters"] if one["name"] == "t1"]
+        (dead,) = [entry for entry in plan["clusters"] if entry["name"] == "t1"]
         assert dead["findings"][0]["state"] == "Unreachable"
         assert actions_of(plan)[HUB] == ["change ConfigMap m"]
         await d.rig.servers.start("t1")

@@ -36,7 +36,7 @@ def deny(d: Distribution, name: str, cluster: str) -> None:
     bindings = f"{RBAC}/rolebindings"
     server = d.rig.clusters[cluster]
     for binding in server.list(bindings, NAMESPACE):
-        if any(one["name"] == user(name) for one in binding["subjects"]):
+        if any(subject["name"] == user(name) for subject in binding["subjects"]):
             server.delete(bindings, NAMESPACE, binding["metadata"]["name"])
 
 
@@ -78,7 +78,7 @@ async def test_d16_the_rights_of_the_author_decide_on_each_cluster(open_rig: Ope
         await eventually(lambda: d.where(MAPS, "m", NAMESPACE) == ["t2"], WITHIN)
         await never(lambda: not d.exists(namespace=NAMESPACE), QUIET)
         recorded = d.status(namespace=NAMESPACE)["intent"]["clusters"]
-        assert [one["name"] for one in recorded] == ["t2"]
+        assert [cluster["name"] for cluster in recorded] == ["t2"]
         allow(d, "deployer", "t2")
         d.edit(namespace=NAMESPACE, vars={"tried": "once more"})
         await eventually(lambda: not d.exists(namespace=NAMESPACE), AFTER_RETURN)

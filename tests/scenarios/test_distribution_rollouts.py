@@ -35,8 +35,8 @@ TESTS: Object = {"name": "tests"}
 
 def values(d: Distribution) -> list[str | None]:
     """The value on t1, t2 and the hub."""
-    found = d.of(lambda one: one["data"]["k"], MAPS, "m")
-    return [found[name] for name in ("t1", "t2", HUB)]
+    by_cluster = d.of(lambda obj: obj["data"]["k"], MAPS, "m")
+    return [by_cluster[name] for name in ("t1", "t2", HUB)]
 
 
 def rollout(d: Distribution) -> Object:
@@ -47,9 +47,9 @@ def phases(d: Distribution) -> dict[str, str]:
     return {wave["name"]: wave["phase"] for wave in rollout(d)["waves"]}
 
 
-async def have(d: Distribution, *wanted: str | None) -> None:
+async def have(d: Distribution, *expected: str | None) -> None:
     try:
-        await eventually(lambda: values(d) == [*wanted], AFTER_RETURN)
+        await eventually(lambda: values(d) == [*expected], AFTER_RETURN)
     except AssertionError as e:
         e.add_note(f"there is {values(d)}; {json.dumps(rollout(d))[:2000]}")
         raise
@@ -57,8 +57,8 @@ async def have(d: Distribution, *wanted: str | None) -> None:
 
 async def in_phase(d: Distribution, phase: str, revision: int) -> None:
     def is_there() -> bool:
-        found = rollout(d)
-        return (found["phase"], found["revision"]) == (phase, revision)
+        state = rollout(d)
+        return (state["phase"], state["revision"]) == (phase, revision)
 
     try:
         await eventually(is_there, AFTER_RETURN)
@@ -102,17 +102,17 @@ async def test_d17_votes_open_the_waves_and_a_failed_one_goes_back(open_rig: Ope
         assert rollout(d)["message"] == "wave canary: gate tests: p99 is 3 s"
         await never(lambda: values(d) != ["v2", "v1", "v1"], QUIET)
 
-        status, said = await d.fleetbus("rollout", "status", "x")
-        assert status == 1, said
-        status, said = await d.fleetbus("rollout", "undo", "x")
-        assert status == 0, said
+        status, output = await d.fleetbus("rollout", "status", "x")
+        assert status == 1, output
+        status, output = await d.fleetbus("rollout", "undo", "x")
+        assert status == 0, output
         await have(d, "v1", "v1", "v1")
         await vote(d, "canary", 3, vote="pass")
         await vote(d, "remaining", 3, vote="pass")
         await in_phase(d, "Complete", 3)
-        status, said = await d.fleetbus("rollout", "history", "x", "-o", "json")
-        assert status == 0, said
-        assert [one["revision"] for one in json.loads(said)["revisions"]] == [2, 3]
+        status, output = await d.fleetbus("rollout", "history", "x", "-o", "json")
+        assert status == 0, output
+        assert [revision["revision"] for revision in json.loads(output)["revisions"]] == [2, 3]
         assert len(d.hub.list(REVISIONS, "default")) == 2
         await d.applied()
         d.delete()
@@ -163,27 +163,33 @@ async def test_d17_deleted_in_mid_rollout_it_waits_for_the_cluster_that_is_away(
         await d.gone()
         assert d.where(MAPS, "m") == []
         # The clean-up of revisions is the garbage collector's; they are owned by what is gone.
-        owners = [one["metadata"]["ownerReferences"] for one in d.hub.list(REVISIONS, "default")]
-        assert all(found[0]["name"] == "x" for found in owners)
+        owners = [
+            revision["metadata"]["ownerReferences"] for revision in d.hub.list(REVISIONS, "default")
+        ]
+        assert all(references[0]["name"] == "x" for references in owners)
         await d.close(deleted=[f"{name} m" for name in ("t1", "t2", HUB)])
 
 
 async def test_d20_pause_resume_and_an_edit_in_between(open_rig: Open) -> None:
     async with on_v1(open_rig, {"waves": [CANARY, SECOND]}) as d:
-        status, said = await d.fleetbus("rollout", "pause", "x")
-        assert status == 0, said
+        status, output = await d.fleetbus("rollout", "pause", "x")
+        assert status == 0, output
         d.edit(template=config_map(k="v2"))
         await in_phase(d, "Paused", 2)
         await never(lambda: values(d) != ["v1", "v1", "v1"], QUIET)
         await d.stays_quiet()
         d.edit(template=config_map(k="v3"))
         await in_phase(d, "Paused", 3)
-        status, said = await d.fleetbus("rollout", "resume", "x")
-        assert status == 0, said
+        status, output = await d.fleetbus("rollout", "resume", "x")
+        assert status == 0, output
         await have(d, "v3", "v3", "v3")
         await in_phase(d, "Complete", 3)
         order = [
-            next(one.time for one in reversed(d.writes(name)) if one.path.endswith("/configmaps/m"))
+            next(
+                write.time
+                for write in reversed(d.writes(name))
+                if write.path.endswith("/configmaps/m")
+            )
             for name in ("t1", "t2", HUB)
         ]
         assert order == sorted(order)
@@ -211,8 +217,8 @@ async def test_d21_a_wave_waits_for_healthy_objects_and_fails_in_time(open_rig: 
         make_healthy(d, "t1")  # too late: only a person lets it go on
         await never(lambda: rollout(d)["phase"] != "Failed", QUIET)
         for verb in ("pause", "resume"):
-            status, said = await d.fleetbus("rollout", verb, "x")
-            assert status == 0, said
+            status, output = await d.fleetbus("rollout", verb, "x")
+            assert status == 0, output
             await d.quiet()
         await eventually(lambda: set(d.of(image, DEPLOYMENTS, "web").values()) == {"b"})
         for name in ("t2", HUB):
@@ -279,8 +285,8 @@ async def test_d17_what_a_revision_drops_goes_with_its_wave(open_rig: Open) -> N
         await d.close(deleted=[f"{name} extra" for name in ("t1", "t2", HUB)])
 
 
-def image(found: Object) -> str:
-    return found["spec"]["template"]["spec"]["containers"][0]["image"]
+def image(obj: Object) -> str:
+    return obj["spec"]["template"]["spec"]["containers"][0]["image"]
 
 
 def make_healthy(d: Distribution, cluster: str) -> None:
@@ -297,13 +303,13 @@ def make_healthy(d: Distribution, cluster: str) -> None:
 
 
 def warn(d: Distribution, cluster: str) -> None:
-    made = d.get(cluster, MAPS, "m")["metadata"]
+    metadata = d.get(cluster, MAPS, "m")["metadata"]
     involved = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "namespace": "default",
         "name": "m",
-        "uid": made["uid"],
+        "uid": metadata["uid"],
     }
     now = "2030-01-01T00:00:00Z"
     event = {

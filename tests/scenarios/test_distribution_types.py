@@ -59,7 +59,7 @@ def definition(**versions: list[str]) -> Object:
 
 
 def _schema(fields: list[str]) -> Object:
-    spec = {"type": "object", "properties": {one: {"type": "integer"} for one in fields}}
+    spec = {"type": "object", "properties": {field: {"type": "integer"} for field in fields}}
     return {"type": "object", "properties": {"spec": spec}}
 
 
@@ -86,8 +86,8 @@ async def test_d12_d9_a_definition_comes_with_its_instances_and_is_upgraded(
         d.create(templates=templates, placement=EVERYWHERE)
         await d.applied()
         for name in EVERYBODY:
-            made = d.get(name, databases("v1alpha1"), "main", "team")
-            assert _time(made) - _established(d, name) <= timedelta(seconds=2)
+            created = d.get(name, databases("v1alpha1"), "main", "team")
+            assert _time(created) - _established(d, name) <= timedelta(seconds=2)
         uid = d.get("t1", databases("v1alpha1"), "main", "team")["metadata"]["uid"]
 
         # Somebody else wrote in the old version, and the new one has a field that it lacks: until
@@ -98,14 +98,14 @@ async def test_d12_d9_a_definition_comes_with_its_instances_and_is_upgraded(
         upgraded = definition(v1alpha1=["size"], v1=["size", "tier"])
         d.edit(templates=[database("v1", size=2, tier=3), in_team("v1"), TEAM, upgraded])
         await d.applied()
-        found = d.get("t1", databases("v1"), "main", "team")
-        assert found["spec"] == {"size": 2, "tier": 3}
-        assert found["metadata"]["uid"] == uid
-        assert found["metadata"]["labels"]["by"] == "hand"
-        managed = found["metadata"]["managedFields"]
+        live = d.get("t1", databases("v1"), "main", "team")
+        assert live["spec"] == {"size": 2, "tier": 3}
+        assert live["metadata"]["uid"] == uid
+        assert live["metadata"]["labels"]["by"] == "hand"
+        managed = live["metadata"]["managedFields"]
         # An emulated server refuses no apply because of the entry of somebody else, so it stays.
-        moved = [one for one in managed if REAL or one["operation"] == "Apply"]
-        assert {one["apiVersion"] for one in moved} == {f"{GROUP}/v1"}
+        moved = [entry for entry in managed if REAL or entry["operation"] == "Apply"]
+        assert {entry["apiVersion"] for entry in moved} == {f"{GROUP}/v1"}
         await d.stays_quiet()
 
         # The definition goes after its instances; the namespace may hold what others put there.
@@ -133,7 +133,11 @@ async def test_d9_a_type_that_one_cluster_lacks_waits_there_alone(open_rig: Open
         await d.applied()
         d.delete()
         await d.gone()
-        await d.close(deleted=[f"{name} {one}" for name in EVERYBODY for one in ("main", "m")])
+        await d.close(
+            deleted=[
+                f"{name} {name_of_object}" for name in EVERYBODY for name_of_object in ("main", "m")
+            ]
+        )
 
 
 async def test_d10_a_namespace_is_deleted_only_when_it_holds_nothing(open_rig: Open) -> None:
@@ -149,7 +153,7 @@ async def test_d10_a_namespace_is_deleted_only_when_it_holds_nothing(open_rig: O
 
         def is_held() -> bool:
             entries = d.status().get("clusters", [])
-            return any(one["reason"] == "NamespaceNotEmpty" for one in entries)
+            return any(entry["reason"] == "NamespaceNotEmpty" for entry in entries)
 
         await eventually(is_held, AFTER_RETURN)
         assert "ConfigMap theirs" in d.entry("t1")["message"]
@@ -169,31 +173,31 @@ async def test_d18_revisions_and_managed_fields_are_as_a_real_server_stores_them
         await d.applied()
         resource = d.resource()["metadata"]
         revisions = d.hub.list("apps/v1/controllerrevisions", "default")
-        assert sorted(one["revision"] for one in revisions) == [1, 2]
+        assert sorted(revision["revision"] for revision in revisions) == [1, 2]
         for one in revisions:
             metadata = one["metadata"]
             assert metadata["labels"]["fleetbus.dev/owner-uid"] == resource["uid"]
             (owner,) = metadata["ownerReferences"]
             assert (owner["kind"], owner["uid"]) == ("MultiClusterResource", resource["uid"])
-        found = d.get("t1", MAPS, "m")["metadata"]["managedFields"]
-        assert [(one["manager"].split("-")[0], one["operation"]) for one in found] == [
+        entries = d.get("t1", MAPS, "m")["metadata"]["managedFields"]
+        assert [(entry["manager"].split("-")[0], entry["operation"]) for entry in entries] == [
             ("fleetbus", "Apply")
         ]
-        assert found[0]["fieldsV1"]["f:data"] == {"f:k": {}}
+        assert entries[0]["fieldsV1"]["f:data"] == {"f:k": {}}
         await d.close()
 
 
 def _is_going(d: Distribution) -> bool:
-    found = d.rig.clusters["t1"].get(NAMESPACES, None, "team")
-    return found is None or "deletionTimestamp" in found["metadata"]
+    namespace = d.rig.clusters["t1"].get(NAMESPACES, None, "team")
+    return namespace is None or "deletionTimestamp" in namespace["metadata"]
 
 
 def _established(d: Distribution, name: str) -> datetime:
     found = d.get(name, CRDS, f"databases.{GROUP}")
     conditions: list[dict[str, str]] = found["status"]["conditions"]
-    one = next(one for one in conditions if one["type"] == "Established")
-    return datetime.fromisoformat(one["lastTransitionTime"])
+    established = next(condition for condition in conditions if condition["type"] == "Established")
+    return datetime.fromisoformat(established["lastTransitionTime"])
 
 
-def _time(found: Object) -> datetime:
-    return datetime.fromisoformat(found["metadata"]["creationTimestamp"])
+def _time(obj: Object) -> datetime:
+    return datetime.fromisoformat(obj["metadata"]["creationTimestamp"])

@@ -108,16 +108,16 @@ class Server:
 
     def write_secret(self, rotation: str = "") -> dict[str, str]:
         """Write the subscriber's files; returns its environment."""
-        found = secret(render(values(rotation)), NAME)
+        login = secret(render(values(rotation)), NAME)
         password = self.folder / "password"
-        password.write_text(found["password"])
+        password.write_text(login["password"])
         return {
             "FLEETBUS_NATS_URL": self.address,
-            "FLEETBUS_NATS_USERNAME": found["username"],
+            "FLEETBUS_NATS_USERNAME": login["username"],
             "FLEETBUS_NATS_PASSWORD_FILE": str(password),
             "FLEETBUS_NATS_CA_FILE": str(self.ca),
-            "SUBSCRIBER_DURABLE": found["durable"],
-            "SUBSCRIBER_INBOX_PREFIX": found["inboxPrefix"],
+            "SUBSCRIBER_DURABLE": login["durable"],
+            "SUBSCRIBER_INBOX_PREFIX": login["inboxPrefix"],
         }
 
     @property
@@ -164,8 +164,8 @@ async def publish(hub: Bus, version: str) -> None:
 
 
 async def acknowledged(hub: Bus) -> int:
-    found: Any = await consumer_info(hub, "subscriber-audit")
-    return found["ack_floor"]["stream_seq"] if found and not found["num_ack_pending"] else 0
+    info: Any = await consumer_info(hub, "subscriber-audit")
+    return info["ack_floor"]["stream_seq"] if info and not info["num_ack_pending"] else 0
 
 
 @pytest.mark.parametrize("command", [python, go, javascript])

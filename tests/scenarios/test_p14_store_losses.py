@@ -109,14 +109,16 @@ class World:
         if data(self.rig.clusters["a"]) != data(self.rig.clusters["b"]):
             return False
         try:
-            found = await self.rig.reader.freshness(("a", "b"), KEY)
-            held = [await self.versions(name) for name in ("a", "b")]
+            by_cluster = await self.rig.reader.freshness(("a", "b"), KEY)
+            versions_of = [await self.versions(name) for name in ("a", "b")]
         except StoreEmpty:
             return False
         except Exception:  # noqa: BLE001 -- a connection of before the store went
             return False
         truth = [versions(self.rig.clusters[name]) for name in ("a", "b")]
-        return held == truth and all(freshness.is_complete for freshness in found.values())
+        return versions_of == truth and all(
+            freshness.is_complete for freshness in by_cluster.values()
+        )
 
     async def versions(self, name: str) -> dict[str, str]:
         page = await self.rig.reader.list(ListQuery(clusters=[name], resource=KEY))
@@ -124,15 +126,15 @@ class World:
 
     def check_deletions(self) -> None:
         """Promise 1: what was deleted in B is what had been deleted in A."""
-        asked = [r for r in self.rig.clusters["b"].requests if r.verb.startswith("delete")]
-        assert {r.path.rpartition("/")[2] for r in asked} <= self.load.deleted
+        deletes = [r for r in self.rig.clusters["b"].requests if r.verb.startswith("delete")]
+        assert {r.path.rpartition("/")[2] for r in deletes} <= self.load.deleted
 
-    async def settled(self, what: str) -> None:
+    async def settled(self, step: str) -> None:
         try:
             await eventually(self.is_in_step, WITHIN)
             self.check_deletions()
         except AssertionError as e:
-            e.add_note(f"after: {what}")
+            e.add_note(f"after: {step}")
             e.add_note(await self.reported())
             raise
 
@@ -144,9 +146,9 @@ class World:
         await queue.aclose()
         reported = [f"queue: {waiting}"]
         reported += [f"copy differs: {n}" for n in a.keys() | b.keys() if a.get(n) != b.get(n)]
-        for name, found in (await self.rig.reader.freshness(("a", "b"), KEY)).items():
-            held, truth = await self.versions(name), versions(self.rig.clusters[name])
-            reported += [f"{name}: {found}, differs: {dict(held.items() ^ truth.items())}"]
+        for name, freshness in (await self.rig.reader.freshness(("a", "b"), KEY)).items():
+            copies, truth = await self.versions(name), versions(self.rig.clusters[name])
+            reported += [f"{name}: {freshness}, differs: {dict(copies.items() ^ truth.items())}"]
         return "\n".join(reported)
 
     # --- losses -------------------------------------------------------------------------------
@@ -279,9 +281,9 @@ async def world(tmp_path: Path) -> AsyncGenerator[World]:
 
 @asynccontextmanager
 async def store_in(folder: Path) -> AsyncGenerator[ValkeyServer]:
-    made = folder / "valkey"
-    made.mkdir(exist_ok=True)
-    async with valkey_server(dir=made / f"{len(list(made.iterdir()))}") as server:
+    store_folder = folder / "valkey"
+    store_folder.mkdir(exist_ok=True)
+    async with valkey_server(dir=store_folder / f"{len(list(store_folder.iterdir()))}") as server:
         yield server
 
 

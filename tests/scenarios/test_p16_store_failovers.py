@@ -100,8 +100,8 @@ async def test_p9_a_master_without_a_replica_is_missed_by_the_clusters_of_its_sh
             rig.clusters[name].create("v1/pods", pod("p"), "default")
             rig.start_watcher(name)
         await rig.synced("core/pods")
-        held = SnapshotKeys(SHARDS)
-        places = {name: held.clusters(held.shard_of(name)) for name in names}
+        snapshot_keys = SnapshotKeys(SHARDS)
+        places = {name: snapshot_keys.clusters(snapshot_keys.shard_of(name)) for name in names}
         lost = await servers.owner_of(places["us1"])
         missed = [name for name in names if await servers.owner_of(places[name]) is lost]
         others = [name for name in names if name not in missed]
@@ -121,10 +121,10 @@ async def test_p9_a_master_without_a_replica_is_missed_by_the_clusters_of_its_sh
 
 async def has(rig: Rig, name: str) -> bool:
     """Whether the snapshot has the pod as it is."""
-    wanted = rig.clusters[name].get("v1/pods", "default", "p")
+    live = rig.clusters[name].get("v1/pods", "default", "p")
     try:
         entry = await rig.reader.get(name, "core/pods", "default", "p")
     except RedisError:
         return False
-    assert wanted is not None
-    return entry is not None and entry.resource_version == wanted["metadata"]["resourceVersion"]
+    assert live is not None
+    return entry is not None and entry.resource_version == live["metadata"]["resourceVersion"]

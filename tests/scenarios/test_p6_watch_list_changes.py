@@ -67,13 +67,13 @@ class Fleet:
         return (await self.rig.reader.freshness(["m"], key))["m"].state == state
 
     def says(self, kind: str, status: str, reason: str) -> bool:
-        found = cast("dict[str, Any]", self.hub.get(CLUSTERS, None, "m"))
-        conditions = found.get("status", {}).get("conditions", [])
+        resource = cast("dict[str, Any]", self.hub.get(CLUSTERS, None, "m"))
+        conditions = resource.get("status", {}).get("conditions", [])
         return (kind, status, reason) in {(c["type"], c["status"], c["reason"]) for c in conditions}
 
     def message(self, kind: str) -> str:
-        found = cast("dict[str, Any]", self.hub.get(CLUSTERS, None, "m"))
-        return next(c["message"] for c in found["status"]["conditions"] if c["type"] == kind)
+        resource = cast("dict[str, Any]", self.hub.get(CLUSTERS, None, "m"))
+        return next(c["message"] for c in resource["status"]["conditions"] if c["type"] == kind)
 
 
 @asynccontextmanager

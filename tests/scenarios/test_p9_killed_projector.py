@@ -44,24 +44,27 @@ class Lags:
             number += 1
             if name not in self._open:
                 self._copies.load.write(name)
-                held = self._copies.clusters["a"].get("v1/configmaps", "default", name)
-                assert held is not None
-                self._open[name] = (int(held["metadata"]["resourceVersion"]), time.monotonic())
+                config_map = self._copies.clusters["a"].get("v1/configmaps", "default", name)
+                assert config_map is not None
+                self._open[name] = (
+                    int(config_map["metadata"]["resourceVersion"]),
+                    time.monotonic(),
+                )
             await self._look()
             await asyncio.sleep(0.01)
 
     async def _look(self) -> None:
         names = [("default", name) for name in self._open]
-        found = await self._reader.versions("a", KEY, names)
-        for (_, name), one in found.items():
-            version, made = self._open[name]
-            if int(one.resource_version) >= version:
-                self.seconds.append((made, time.monotonic() - made))
+        versions = await self._reader.versions("a", KEY, names)
+        for (_, name), entry in versions.items():
+            version, written = self._open[name]
+            if int(entry.resource_version) >= version:
+                self.seconds.append((written, time.monotonic() - written))
                 del self._open[name]
 
     def longest(self, since: float, until: float = float("inf")) -> float:
-        waiting = [time.monotonic() - made for _, made in self._open.values()]
-        over = [took for made, took in self.seconds if since <= made < until]
+        waiting = [time.monotonic() - written for _, written in self._open.values()]
+        over = [took for written, took in self.seconds if since <= written < until]
         return max([*over, *waiting])
 
 

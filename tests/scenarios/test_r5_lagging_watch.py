@@ -22,7 +22,7 @@ LAG = timedelta(seconds=0.6)
 async def test_r5_a_run_that_comes_before_its_own_write_is_seen_creates_nothing_twice(
     open_rig: Callable[..., Awaitable[Rig]],
 ) -> None:
-    seen: list[int] = []
+    counts: list[int] = []
     keeper = Controller("keeper")
     keeper.watch(MAPS, namespaces=["default"])
 
@@ -32,7 +32,7 @@ async def test_r5_a_run_that_comes_before_its_own_write_is_seen_creates_nothing_
         parent = await cluster.get(MAPS, request.namespace, request.name)
         assert parent is not None
         children = await cluster.list(PODS, request.namespace, owner=parent["metadata"]["uid"])
-        seen.append(len(children))
+        counts.append(len(children))
         if not children:
             child = pod("")
             child["metadata"] = {"generateName": "child-", "namespace": request.namespace}
@@ -46,9 +46,9 @@ async def test_r5_a_run_that_comes_before_its_own_write_is_seen_creates_nothing_
     server = rig.clusters["a"]
     server.faults.add(LagWatch(LAG), resource="pods")
     server.create(MAPS, {"metadata": {"name": "m"}}, "default")
-    await eventually(lambda: seen[:1] == [0], WITHIN)
+    await eventually(lambda: counts[:1] == [0], WITHIN)
     server.patch(MAPS, "default", "m", {"data": {"k": "v"}})
-    await eventually(lambda: len(seen) >= 2, WITHIN)
+    await eventually(lambda: len(counts) >= 2, WITHIN)
     # The full enqueue of a controller that has just started may add a run.
-    assert set(seen[1:]) == {1}
+    assert set(counts[1:]) == {1}
     assert len(server.list(PODS, "default")) == 1

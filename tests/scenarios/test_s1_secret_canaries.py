@@ -130,13 +130,13 @@ def add_faults(rig: Rig) -> None:
 
 def add_odd(rig: Rig, server: HostileServer) -> None:
     """Let the hostile server be a member; its token is a secret."""
-    whole = yaml.safe_load(rig.kubeconfig.read_text())
-    own = json.loads(server.config.document)
-    own["users"][0]["user"]["token"] = CANARY
-    for part in ("clusters", "contexts", "users"):
-        whole[part].append(own[part][0] | {"name": ODD})
-    whole["contexts"][-1]["context"] = {"cluster": ODD, "user": ODD}
-    rig.kubeconfig.write_text(yaml.safe_dump(whole))
+    kubeconfig = yaml.safe_load(rig.kubeconfig.read_text())
+    odd_config = json.loads(server.config.document)
+    odd_config["users"][0]["user"]["token"] = CANARY
+    for section in ("clusters", "contexts", "users"):
+        kubeconfig[section].append(odd_config[section][0] | {"name": ODD})
+    kubeconfig["contexts"][-1]["context"] = {"cluster": ODD, "user": ODD}
+    rig.kubeconfig.write_text(yaml.safe_dump(kubeconfig))
 
 
 def start(rig: Rig) -> None:
@@ -158,27 +158,27 @@ async def test_s1_g6_no_canary_leaves_its_cluster_whatever_goes_wrong(
 ):
     small = [each for each in corpus() if each.is_framed and len(each.body) < 2**21]
     add_faults(fleet)
-    said = corpus("w", 300_000)[::5]
-    items = [each.body for each in (*small, said[0])]
+    hostile = corpus("w", 300_000)[::5]
+    items = [each.body for each in (*small, hostile[0])]
     async with HostileServer(items, version="400000").serve() as odd:
         add_odd(fleet, odd)
         start(fleet)
         await eventually(lambda: is_denied(fleet), SOON)
         odd.say(*(line for line in NO_EVENTS.values() if len(line) < 2**21))
-        odd.say(*(watch_line(each.body, b"ADDED") for each in said))
+        odd.say(*(watch_line(each.body, b"ADDED") for each in hostile))
         await eventually(lambda: has_rows(fleet), SOON)
         await break_stores(fleet, bus, store, logs)
         async with served(fleet.shared.redis_url, tmp_path) as url:
             answers = await asked(url)
         await fleet.aclose()
-    found = hits("answers", answers)
-    found += hits("metrics", prometheus_client.generate_latest())
-    found += hits("logs", logs.getvalue()) + hits("library logs", caplog.text)
-    found += hits(
+    leaks = hits("answers", answers)
+    leaks += hits("metrics", prometheus_client.generate_latest())
+    leaks += hits("logs", logs.getvalue()) + hits("library logs", caplog.text)
+    leaks += hits(
         "status", json.dumps(fleet.clusters[HUB].list(MULTI_CLUSTER_RESOURCES)[0]["status"])
     )
-    found += hits_below(tmp_path / "nats") + hits_below(tmp_path / "valkey")
-    assert not found, f"seed {SEED}: {len(found)} hits, the first ones: {found[:5]}"
+    leaks += hits_below(tmp_path / "nats") + hits_below(tmp_path / "valkey")
+    assert not leaks, f"seed {SEED}: {len(leaks)} hits, the first ones: {leaks[:5]}"
     # The search is not blind, and what had to go wrong did.
     assert VISIBLE in answers
     assert is_visible(tmp_path / "nats")

@@ -185,12 +185,12 @@ async def test_t1_a_pod_deleted_while_the_watcher_was_down_is_reconciled_and_on_
     await rig.stop_watcher("b")
     recorder.runs.clear()
     rig.clusters["b"].delete(PODS, "default", "p2")
-    seen: list[Event] = []
+    events: list[Event] = []
 
     async def note(message: Msg) -> None:
         event = codec.decode(message.data)
         assert isinstance(event, Event)
-        seen.append(event)
+        events.append(event)
 
     client = await nats_py.connect(rig.shared.nats_url)
     try:
@@ -200,7 +200,7 @@ async def test_t1_a_pod_deleted_while_the_watcher_was_down_is_reconciled_and_on_
             lambda: any(run.object is None for run in recorder.of("b", "default", "p2")),
             within=timedelta(seconds=15),
         )
-        await eventually(lambda: len(seen) == 1, within=WITHIN)
+        await eventually(lambda: len(events) == 1, within=WITHIN)
     finally:
         await client.close()
 
@@ -209,8 +209,8 @@ Got: TypeAlias = tuple[str, dict[str, object], dict[str, str]]
 """Subject, body and headers."""
 
 
-def ids(got: list[Got]) -> set[str]:
-    return {headers["ce-id"] for _, _, headers in got}
+def ids(messages: list[Got]) -> set[str]:
+    return {headers["ce-id"] for _, _, headers in messages}
 
 
 async def stored(rig: Rig, subject: str) -> int:
@@ -228,11 +228,11 @@ async def test_t1_a_plain_subscriber_gets_each_change_once_and_reads_it_without_
     import msgpack  # noqa: PLC0415 -- the point: nothing of fleetbus is needed
 
     rig, _ = await start(open_rig)
-    got: list[Got] = []
+    messages: list[Got] = []
 
     async def note(message: Msg) -> None:
         body = cast("dict[str, object]", msgpack.unpackb(message.data))
-        got.append((message.subject, body, dict(message.headers or {})))
+        messages.append((message.subject, body, dict(message.headers or {})))
 
     client = await nats_py.connect(rig.shared.nats_url)
     try:
@@ -242,19 +242,19 @@ async def test_t1_a_plain_subscriber_gets_each_change_once_and_reads_it_without_
         b.create(PODS, pod("nginx"), "default")
         b.patch(PODS, "default", "nginx", {"metadata": {"labels": {"x": "y"}}})
         b.delete(PODS, "default", "nginx")
-        await eventually(lambda: len(ids(got)) >= 4, within=WITHIN)
+        await eventually(lambda: len(ids(messages)) >= 4, within=WITHIN)
         await asyncio.sleep(0.5)
     finally:
         await client.close()
-    assert len(ids(got)) == 4  # the end of a pod is a change before it is a deletion
+    assert len(ids(messages)) == 4  # the end of a pod is a change before it is a deletion
     # A change that is published again, by a second watcher or because an acknowledgement was late,
     # has the same id, and is kept once by the stream.
-    bodies = {(headers["ce-id"], subject) for subject, _, headers in got}
+    bodies = {(headers["ce-id"], subject) for subject, _, headers in messages}
     assert len(bodies) == 4
     assert await stored(rig, "fleetbus.events.b.core.pods.default.nginx.*") == 4
-    verbs = dict.fromkeys(subject.rpartition(".")[2] for subject, _, _ in got)
+    verbs = dict.fromkeys(subject.rpartition(".")[2] for subject, _, _ in messages)
     assert list(verbs) == ["added", "modified", "deleted"]
-    _, body, headers = got[0]
+    _, body, headers = messages[0]
     assert (body["cluster"], body["namespace"], body["name"]) == ("b", "default", "nginx")
     assert headers["ce-specversion"] == "1.0"
 
@@ -276,10 +276,10 @@ async def test_t1_with_two_watchers_the_stream_has_each_change_once(open_rig: Op
     try:
         subject = "fleetbus.events.b.core.pods.default.nginx.*"
         subscription = await client.jetstream().pull_subscribe(subject, stream=STREAM)
-        got = await subscription.fetch(10, timeout=0.5)
+        messages = await subscription.fetch(10, timeout=0.5)
     finally:
         await client.close()
-    verbs = [message.subject.rpartition(".")[2] for message in got]
+    verbs = [message.subject.rpartition(".")[2] for message in messages]
     assert verbs == ["added", "modified", "modified", "deleted"]  # of the pod's end two
     assert len(recorder.runs) <= 4
 

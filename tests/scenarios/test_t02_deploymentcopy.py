@@ -41,8 +41,8 @@ def copy_in_b(rig: Rig, name: str) -> dict[str, Any] | None:
 
 async def copied(rig: Rig, name: str, replicas: int) -> dict[str, Any]:
     def is_copied() -> dict[str, Any] | None:
-        found = copy_in_b(rig, name)
-        return found if found and found["spec"]["replicas"] == replicas else None
+        copy = copy_in_b(rig, name)
+        return copy if copy and copy["spec"]["replicas"] == replicas else None
 
     found = await eventually(is_copied, within=WITHIN)
     assert found is not None
@@ -54,12 +54,12 @@ async def test_t2_a_copy_has_an_equal_spec_an_owner_mark_and_no_identity_of_the_
     rig: Rig,
 ) -> None:
     source = rig.clusters["a"].create(DEPLOYMENTS, deployment("d", replicas=2), "default")
-    found = await copied(rig, "d", 2)
-    assert found["spec"] == source["spec"]
-    metadata = found["metadata"]
+    copy = await copied(rig, "d", 2)
+    assert copy["spec"] == source["spec"]
+    metadata = copy["metadata"]
     assert metadata["uid"] != source["metadata"]["uid"]
     assert "ownerReferences" not in metadata
-    owner = owner_of(found)
+    owner = owner_of(copy)
     assert owner is not None
     assert (owner.api_version, owner.kind, owner.namespace, owner.name, owner.cluster_name) == (
         "apps/v1",

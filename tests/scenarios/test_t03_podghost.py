@@ -26,16 +26,16 @@ PODS = "v1/pods"
 
 def ghosts(rig: Rig) -> dict[tuple[str, str, str], str]:
     """Cluster, namespace and name of each Pod that has a ghost → the ghost's name."""
-    found: dict[tuple[str, str, str], str] = {}
+    by_place: dict[tuple[str, str, str], str] = {}
     if rig.clusters["b"].get(CRDS, None, "podghosts.examples.fleetbus.dev") is None:
-        return found
+        return by_place
     for ghost in rig.clusters["b"].list(GHOSTS, "default"):
         owner = owner_of(ghost)
         assert owner is not None
         place = (owner.cluster_name, owner.namespace, owner.name)
-        assert place not in found, "a Pod has one ghost"
-        found[place] = ghost["metadata"]["name"]
-    return found
+        assert place not in by_place, "a Pod has one ghost"
+        by_place[place] = ghost["metadata"]["name"]
+    return by_place
 
 
 async def haunted(rig: Rig, *places: tuple[str, str, str], within: timedelta = WITHIN) -> None:

@@ -28,8 +28,8 @@ async def rig(open_rig: OpenRig) -> Rig:
 
 @pytest.fixture
 def logs() -> Iterator[Sequence[Mapping[str, Any]]]:
-    with capture_logs() as found:
-        yield found
+    with capture_logs() as entries:
+        yield entries
 
 
 async def test_t4_a_child_is_made_after_the_finalizer_kept_right_and_gone_before_its_parent(
@@ -39,8 +39,8 @@ async def test_t4_a_child_is_made_after_the_finalizer_kept_right_and_gone_before
     b = rig.clusters["b"]
     parent = home.parent("p", value="1")
     child = await home.child("b", "p", value="1")
-    held, made = home.writes("a")[0], home.writes("b")[0]
-    assert held.time < made.time  # the finalizer is stored before the child is made
+    finalized, created = home.writes("a")[0], home.writes("b")[0]
+    assert finalized.time < created.time  # the finalizer is stored before the child is made
     owner = owner_of(child)
     assert owner is not None
     assert (owner.cluster_name, owner.uid) == ("a", parent["metadata"]["uid"])
@@ -83,14 +83,14 @@ async def test_w13_children_survive_another_cluster_behind_the_name_of_their_par
     b.patch(MAPS, "default", child["metadata"]["name"], {"data": {"value": "touched"}})
     await eventually(
         lambda: [
-            one
-            for one in logs
-            if "another cluster" in one.get("reason", "") and one["event"] == "reconcile_waits"
+            log
+            for log in logs
+            if "another cluster" in log.get("reason", "") and log["event"] == "reconcile_waits"
         ],
         WITHIN,
     )
     assert [one["metadata"]["uid"] for one in home.children("b")] == [uid]
-    assert "delete" not in {one.verb for one in home.writes("b")}
+    assert "delete" not in {write.verb for write in home.writes("b")}
 
 
 async def test_d4_a_child_restored_from_another_server_is_not_ours(rig: Rig) -> None:
@@ -104,7 +104,7 @@ async def test_d4_a_child_restored_from_another_server_is_not_ours(rig: Rig) -> 
     await rig.quiet("maps")
 
     def asked() -> int:
-        return sum("/configmaps/" in one.path for one in b.requests)
+        return sum("/configmaps/" in request.path for request in b.requests)
 
     before = asked()
     a.patch(MAPS, "default", "p", {"metadata": {"annotations": {"some": "thing"}}})
@@ -202,11 +202,11 @@ async def test_t4_a_parent_may_have_several_children_they_move_and_a_copy_is_onl
         "annotations": child["metadata"]["annotations"],
     }
     b.create(MAPS, copied, "default")
-    await eventually(lambda: [one for one in logs if one["event"] == "child_extra"], WITHIN)
+    await eventually(lambda: [log for log in logs if log["event"] == "child_extra"], WITHIN)
     a.patch(MAPS, "default", "p", {"data": {"to": "c"}})
     await eventually(lambda: len(home.children("b", "p")) == 1, WITHIN)
     await rig.quiet("maps")
     assert [one["metadata"]["name"] for one in home.children("b")] == ["a-copy"]
     assert len(home.children("c", "p")) == 1
-    assert len([one for one in logs if one["event"] == "child_extra"]) == 1
-    assert not [one for one in logs if one["event"] == "reconcile_failed"]
+    assert len([log for log in logs if log["event"] == "child_extra"]) == 1
+    assert not [log for log in logs if log["event"] == "reconcile_failed"]

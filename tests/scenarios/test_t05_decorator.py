@@ -22,16 +22,16 @@ LABELLED = {"labels": {"decorate": "true"}}
 
 
 def annotation(rig: Rig, cluster: str, name: str) -> object:
-    found: Object = rig.clusters[cluster].get(MAPS, "default", name) or {"metadata": {}}
-    annotations: Object = found["metadata"].get("annotations") or {}
+    obj: Object = rig.clusters[cluster].get(MAPS, "default", name) or {"metadata": {}}
+    annotations: Object = obj["metadata"].get("annotations") or {}
     return annotations.get("x")
 
 
 def writes(rig: Rig, cluster: str) -> list[LoggedRequest]:
     return [
-        one
-        for one in rig.clusters[cluster].requests
-        if one.verb == "patch" and one.user_agent.startswith("fleetbus")
+        request
+        for request in rig.clusters[cluster].requests
+        if request.verb == "patch" and request.user_agent.startswith("fleetbus")
     ]
 
 

@@ -94,16 +94,16 @@ async def test_t6_only_what_passes_all_four_filters_reaches_the_reconciler(
         "by-predicate": ({"predicate": is_on}, {"n1/all", "n2/all", "n3/all"}),
     }
     parts = {name: watching(name, **filters) for name, (filters, _) in alone.items()}
-    whole: dict[str, Any] = {"labels": {"app": "web"}, "annotations": {"team": "x"}, "on": "yes"}
+    metadata: dict[str, Any] = {"labels": {"app": "web"}, "annotations": {"team": "x"}, "on": "yes"}
     async with scenario(rig) as story:
         await start(story, every, *parts.values())
         for place in ("n1/all", "n2/all", "n3/all"):
-            put(rig, place, **whole)
+            put(rig, place, **metadata)
         put(rig, "n1/none")
         await eventually(lambda: set(every.seen()) == in_both("n1/all", "n2/all"), WITHIN)
         for name, (_, expected) in alone.items():
-            part = parts[name]
-            await eventually(lambda p=part, e=expected: _own(p) == in_both(*e), WITHIN)
+            place_of_part = parts[name]
+            await eventually(lambda p=place_of_part, e=expected: _own(p) == in_both(*e), WITHIN)
         await story.quiet()
         assert set(every.seen()) == in_both("n1/all", "n2/all")
         for name, (_, expected) in alone.items():

@@ -51,11 +51,11 @@ def is_fed(rig: Rig, cluster: str, name: str) -> bool:
 def greetings(rig: Rig, cluster: str) -> dict[str, int]:
     """Return how often each config map of a cluster was greeted; one Event object for each."""
     events = rig.clusters[cluster].list("v1/events", cluster)
-    assert {(one["type"], one["reason"]) for one in events} <= {("Normal", "ConfigMapFound")}
-    assert all(cluster in one["message"] for one in events)
-    names = [one["involvedObject"]["name"] for one in events]
+    assert {(event["type"], event["reason"]) for event in events} <= {("Normal", "ConfigMapFound")}
+    assert all(cluster in event["message"] for event in events)
+    names = [event["involvedObject"]["name"] for event in events]
     assert len(set(names)) == len(names)
-    return {one["involvedObject"]["name"]: one["count"] for one in events}
+    return {event["involvedObject"]["name"]: event["count"] for event in events}
 
 
 @asynccontextmanager
@@ -73,7 +73,7 @@ async def a_fleet(rig: Rig) -> AsyncGenerator[Fleet]:
 
 async def humans(fleet: Fleet, clusters: list[str] | None = None) -> set[tuple[str, str]]:
     listed = await fleet.list(MAPS, clusters=clusters, selector="type=human")
-    return {(one.cluster, one.object["metadata"]["name"]) for one in listed}
+    return {(item.cluster, item.object["metadata"]["name"]) for item in listed}
 
 
 @asynccontextmanager
@@ -115,7 +115,7 @@ async def converged(story: Scenario) -> None:
 
     async def is_taken(bus: Bus) -> bool:
         infos = [await consumer_info(bus, f"feed-animals-{slot}") for slot in "ab"]
-        left = [one["num_pending"] + one["num_ack_pending"] for one in infos if one]
+        left = [info["num_pending"] + info["num_ack_pending"] for info in infos if info]
         return left == [0]
 
     await eventually(is_published, WITHIN)
@@ -155,8 +155,8 @@ async def test_t7_all_animals_are_fed_all_config_maps_greeted_and_then_nobody_wr
         assert version_key(version_of(fed)) > version_key(version_of(emptied))
 
         for cluster, all_in in CLUSTERS.items():
-            wanted = {*all_in, "tiger"} if cluster == "zoo" else set(all_in)
-            await eventually(lambda c=cluster, w=wanted: greetings(rig, c).keys() == w, WITHIN)
+            expected = {*all_in, "tiger"} if cluster == "zoo" else set(all_in)
+            await eventually(lambda c=cluster, w=expected: greetings(rig, c).keys() == w, WITHIN)
             for name, kind in all_in.items():
                 assert is_fed(rig, cluster, name) is (kind == "animal")
         assert greetings(rig, "zoo")["elephant"] > 1

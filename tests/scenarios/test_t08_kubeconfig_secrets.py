@@ -56,9 +56,9 @@ class Feeder(Recorder):
 
     async def _note(self, request: Request, fleet: Fleet) -> Result | None:
         await super()._note(request, fleet)
-        found = self.of(request.cluster, request.namespace, request.name)[-1].object or {}
-        is_animal = found.get("metadata", {}).get("labels", {}).get("type") == "animal"
-        if is_animal and found.get("data", {}).get("stomach") != "food":
+        config_map = self.of(request.cluster, request.namespace, request.name)[-1].object or {}
+        is_animal = config_map.get("metadata", {}).get("labels", {}).get("type") == "animal"
+        if is_animal and config_map.get("data", {}).get("stomach") != "food":
             log.info("feeds")
             patch = {"data": {"stomach": "food"}}
             cluster = fleet.cluster(request.cluster)
@@ -69,13 +69,13 @@ class Feeder(Recorder):
 @asynccontextmanager
 async def started(rig: Rig) -> AsyncGenerator[Scenario]:
     rig.clusters["hub"].create("v1/namespaces", {"metadata": {"name": NAMESPACE}})
-    async with scenario(rig) as made:
-        made.use({"type": "secrets", "namespace": NAMESPACE}, hub="hub")
+    async with scenario(rig) as opened:
+        opened.use({"type": "secrets", "namespace": NAMESPACE}, hub="hub")
         feeder = Feeder(Controller("feeder"), MAPS)
         feeder.controller.watch(MAPS)
-        made.start_reconciler(feeder)
-        await made.start_pool()
-        yield made
+        opened.start_reconciler(feeder)
+        await opened.start_pool()
+        yield opened
         await rig.aclose()
 
 
@@ -91,8 +91,8 @@ def put(story: Scenario, name: str, document: Any, label: str = OURS) -> None:
 
 
 def is_fed(story: Scenario, server: str, name: str) -> bool:
-    found = story.rig.clusters[server].get(MAPS, "default", name) or {}
-    return found.get("data", {}).get("stomach") == "food"
+    config_map = story.rig.clusters[server].get(MAPS, "default", name) or {}
+    return config_map.get("data", {}).get("stomach") == "food"
 
 
 async def test_t8_secrets_come_are_annotated_break_and_go(open_rig: OpenRig) -> None:

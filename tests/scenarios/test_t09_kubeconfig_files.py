@@ -35,22 +35,22 @@ async def story(open_rig: OpenRig, tmp_path: pathlib.Path) -> AsyncGenerator[Sce
     rig = await open_rig(*SERVERS)
     for name in SERVERS:
         rig.clusters[name].create(MAPS, {"metadata": {"name": f"of-{name}"}}, "default")
-    async with scenario(rig) as made:
-        made.use({"type": "kubeconfig", "paths": [str(tmp_path / "d"), str(tmp_path / "extra")]})
+    async with scenario(rig) as opened:
+        opened.use({"type": "kubeconfig", "paths": [str(tmp_path / "d"), str(tmp_path / "extra")]})
         recorder = Recorder(Controller("files"), MAPS)
         recorder.controller.watch(MAPS)
         (tmp_path / "d").mkdir()
-        made.start_reconciler(recorder)
-        await made.start_pool()
-        yield made
+        opened.start_reconciler(recorder)
+        await opened.start_pool()
+        yield opened
         await rig.aclose()
 
 
 def put(path: pathlib.Path, document: Any) -> None:
     """Write a file as editors do: whole, under another name first."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(yaml.safe_dump(document))
-    part.rename(path)
+    partial = path.with_name(f".{path.name}.part")
+    partial.write_text(yaml.safe_dump(document))
+    partial.rename(path)
 
 
 async def has(story: Scenario, **servers: str) -> bool:
@@ -82,8 +82,8 @@ async def test_t9_files_come_change_and_go(story: Scenario, tmp_path: pathlib.Pa
     assert story.lives("a") == 1, "it was joined anew when another file changed"
 
     put(tmp_path / "d" / "x.kubeconfig", access(rig, e="c"))
-    wanted = {"d": "d", "f": "f", "kubeconfig-e": "e", "x-e": "c"}
-    await eventually(lambda: has(story, **wanted), WITHIN)
+    expected = {"d": "d", "f": "f", "kubeconfig-e": "e", "x-e": "c"}
+    await eventually(lambda: has(story, **expected), WITHIN)
     # A list is complete before its watch is open.
     await eventually(lambda: all(rig.clusters[name].open_watches == 1 for name in "cdef"), WITHIN)
     await eventually(lambda: recorder.of("x-e", "default", "of-c"), WITHIN)

@@ -23,8 +23,8 @@ NAME = "example-configmap"
 
 
 def hello(rig: Rig, cluster: str, name: str = NAME) -> str | None:
-    found = rig.clusters[cluster].get(MAPS, "default", name)
-    return found["data"]["hello"] if found and "data" in found else None
+    config_map = rig.clusters[cluster].get(MAPS, "default", name)
+    return config_map["data"]["hello"] if config_map and "data" in config_map else None
 
 
 def make(rig: Rig, cluster: str, value: str, name: str = NAME, **labels: str) -> None:
@@ -38,7 +38,7 @@ def say(rig: Rig, cluster: str, value: str) -> None:
 
 
 async def received(rig: Rig, value: str | None, *clusters: str, within: timedelta = WITHIN) -> None:
-    await eventually(lambda: {hello(rig, one) for one in clusters} == {value}, within)
+    await eventually(lambda: {hello(rig, cluster) for cluster in clusters} == {value}, within)
 
 
 @pytest.mark.full  # its example has a test that always runs

@@ -61,8 +61,8 @@ class Notes:
             assert request not in self._running, "one key, two runs at a time"
             self._running.add(request)
             try:
-                found = await fleet.cluster(request.cluster).get(MAPS, "default", request.name)
-                data: dict[str, str] = (found or {}).get("data") or {}
+                config_map = await fleet.cluster(request.cluster).get(MAPS, "default", request.name)
+                data: dict[str, str] = (config_map or {}).get("data") or {}
                 self.runs.append((name, request, time.monotonic()))
                 await asyncio.sleep(0.015)
                 self.seen[request.name] = data.get("turn", "")
@@ -222,11 +222,11 @@ class Replicas:
             env=os.environ | {"REPLICA_OPTIONS": json.dumps(options)},
         )
 
-    def notes(self, **wanted: Any) -> list[dict[str, Any]]:
+    def notes(self, **fields: Any) -> list[dict[str, Any]]:
         path = self.folder / "notes.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
-        found: list[dict[str, Any]] = [json.loads(line) for line in lines]
-        return [note for note in found if wanted.items() <= note.items()]
+        all_notes: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        return [note for note in all_notes if fields.items() <= note.items()]
 
     async def give(self, name: str, seconds: float) -> None:
         """An object that takes so long."""
@@ -254,19 +254,19 @@ class Replicas:
 
     def holder(self, name: str) -> str:
         """Who works on an object now; empty for nobody."""
-        found = self.notes(name=name)
-        return str(found[-1]["replica"]) if found and found[-1]["what"] == "start" else ""
+        notes = self.notes(name=name)
+        return str(notes[-1]["replica"]) if notes and notes[-1]["what"] == "start" else ""
 
 
 @asynccontextmanager
 async def replicas(rig: Rig, folder: pathlib.Path, *names: str) -> AsyncGenerator[Replicas]:
-    found = Replicas(rig, folder)
+    started = Replicas(rig, folder)
     try:
         for name in names:
-            await found.start(name)
-        yield found
+            await started.start(name)
+        yield started
     finally:
-        for process in found.processes.values():
+        for process in started.processes.values():
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
@@ -281,29 +281,31 @@ async def test_t11_what_a_dead_or_frozen_replica_held_is_done_again_once_and_it_
     rig.start_reconciler()
     rig.start_watcher("zoo")
     names = ("lion", "bird", "monkey", "mouse", "fish")  # one more than a replica works on at once
-    async with replicas(rig, tmp_path, "r-0", "r-1", "r-2") as found:
-        await eventually(found.is_spread, timedelta(seconds=60))
+    async with replicas(rig, tmp_path, "r-0", "r-1", "r-2") as running:
+        await eventually(running.is_spread, timedelta(seconds=60))
         for name in names:
             # The work outlasts the lease: whoever holds it renews it.
-            await found.give(name, 1.5 * LEASE_SECONDS)
-        await eventually(lambda: all(found.holder(name) for name in names), WITHIN)
-        holders = {name: found.holder(name) for name in names}
+            await running.give(name, 1.5 * LEASE_SECONDS)
+        await eventually(lambda: all(running.holder(name) for name in names), WITHIN)
+        holders = {name: running.holder(name) for name in names}
         dead, frozen = sorted(set(holders.values()), reverse=True)[:2]
-        found.processes[dead].kill()
-        os.kill(found.processes[frozen].pid, signal.SIGSTOP)
+        running.processes[dead].kill()
+        os.kill(running.processes[frozen].pid, signal.SIGSTOP)
         gone = time.time()
         taken = {name: of for name, of in holders.items() if of in (dead, frozen)}
 
         def are_redone() -> bool:
-            return all(found.starters(name, gone) - {dead, frozen} for name in taken)
+            return all(running.starters(name, gone) - {dead, frozen} for name in taken)
 
         await eventually(are_redone, timedelta(seconds=20 + 2 * LEASE_SECONDS))
-        os.kill(found.processes[frozen].pid, signal.SIGCONT)
+        os.kill(running.processes[frozen].pid, signal.SIGCONT)
         done = WITHIN + timedelta(seconds=4 * LEASE_SECONDS)
         await eventually(lambda: all(_by(rig, name) for name in names), done)
         await rig.quiet("sharded", WITHIN)
-        held = [name for name, of in taken.items() if of == frozen]
-        await eventually(lambda: all(found.was_cut_off(frozen, name) for name in held), WITHIN)
+        names_of_frozen = [name for name, of in taken.items() if of == frozen]
+        await eventually(
+            lambda: all(running.was_cut_off(frozen, name) for name in names_of_frozen), WITHIN
+        )
     for name, former in taken.items():
         assert _by(rig, name) != former, "a former owner wrote"
         patches = [r for r in rig.clusters["zoo"].requests if r.verb == "patch" and name in r.path]
@@ -311,5 +313,5 @@ async def test_t11_what_a_dead_or_frozen_replica_held_is_done_again_once_and_it_
 
 
 def _by(rig: Rig, name: str) -> str:
-    found = rig.clusters["zoo"].get(MAPS, "default", name)
-    return str(found["data"].get("by", "")) if found else ""
+    config_map = rig.clusters["zoo"].get(MAPS, "default", name)
+    return str(config_map["data"].get("by", "")) if config_map else ""

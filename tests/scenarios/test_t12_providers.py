@@ -43,9 +43,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def put(path: pathlib.Path, document: Any) -> None:
-    part = path.with_suffix(".part")
-    part.write_text(yaml.safe_dump(document))
-    part.rename(path)
+    partial = path.with_suffix(".part")
+    partial.write_text(yaml.safe_dump(document))
+    partial.rename(path)
 
 
 def cloud(folder: pathlib.Path, number: int, *, prefixed: bool = True) -> dict[str, Any]:
@@ -75,8 +75,8 @@ async def test_t12_two_clouds_with_equal_names_stay_apart_come_and_go(
         await story.synced("cloud1-zoo", "cloud1-island", "cloud2-jungle", "cloud2-island")
         assert await humans(story) == [("cloud1-island", "crusoe"), ("cloud2-island", "selkirk")]
         async with served(rig.shared.redis_url, tmp_path) as url, http_client(url) as client:
-            found = json.loads((await client.get("/fleet/v1/clusters")).text)
-        names = {(each["name"], each["provider"]) for each in found["items"]}
+            answer = json.loads((await client.get("/fleet/v1/clusters")).text)
+        names = {(each["name"], each["provider"]) for each in answer["items"]}
         assert names == {
             (name, "kubeconfig")
             for name in ("cloud1-zoo", "cloud1-island", "cloud2-jungle", "cloud2-island")

@@ -43,13 +43,13 @@ async def story(open_rig: OpenRig) -> AsyncGenerator[Scenario]:
     hub = rig.clusters["hub"]
     hub.create("v1/namespaces", {"metadata": {"name": NAMESPACE}})
     hub.create(CRDS, DEFINITION)
-    async with scenario(rig) as made:
-        made.use({"type": "cluster-inventory", "namespace": NAMESPACE}, hub="hub")
+    async with scenario(rig) as opened:
+        opened.use({"type": "cluster-inventory", "namespace": NAMESPACE}, hub="hub")
         recorder = Recorder(Controller("profiles"), MAPS)
         recorder.controller.watch(MAPS)
-        made.start_reconciler(recorder)
-        await made.start_pool()
-        yield made
+        opened.start_reconciler(recorder)
+        await opened.start_pool()
+        yield opened
         await rig.aclose()
 
 
@@ -125,7 +125,7 @@ async def has_no_rows(story: Scenario) -> bool:
 async def is_stale(story: Scenario) -> bool:
     """Whether the cluster is shown as not ready, and what is known of it as stale."""
     record = await story.record("spoke-1")
-    found = (await story.rig.reader.freshness(["spoke-1"], "core/configmaps"))["spoke-1"]
-    return (record.connected, record.reason, found.state) == (False, "Unusable", "stale") and (
+    freshness = (await story.rig.reader.freshness(["spoke-1"], "core/configmaps"))["spoke-1"]
+    return (record.connected, record.reason, freshness.state) == (False, "Unusable", "stale") and (
         "ControlPlaneHealthy is False" in record.message
     )

@@ -93,8 +93,11 @@ async def test_t15_killed_while_it_applies_nothing_is_made_twice_or_forgotten(
         d.create(templates=templates, placement=placement("t1", "t2", HUB))
 
         def made(cluster: str) -> dict[str, str]:
-            found = [one["metadata"] for one in d.rig.clusters[cluster].list(MAPS, "default")]
-            return {one["name"]: one["uid"] for one in found if one["name"] in names}
+            metadata = [
+                config_map["metadata"]
+                for config_map in d.rig.clusters[cluster].list(MAPS, "default")
+            ]
+            return {entry["name"]: entry["uid"] for entry in metadata if entry["name"] in names}
 
         await eventually(lambda: made("t1"), AFTER_RETURN)
         child.kill()
@@ -108,8 +111,8 @@ async def test_t15_killed_while_it_applies_nothing_is_made_twice_or_forgotten(
             await eventually(
                 lambda cluster=cluster: set(made(cluster)) == {*names} - {*dropped}, AFTER_RETURN
             )
-            kept = before[cluster].items() & made(cluster).items()
-            assert len(kept) == len(before[cluster].keys() & made(cluster).keys())
+            unchanged = before[cluster].items() & made(cluster).items()
+            assert len(unchanged) == len(before[cluster].keys() & made(cluster).keys())
         d.delete()
         await d.gone()
         assert not any(made(name) for name in ("t1", "t2", HUB))

@@ -88,7 +88,7 @@ async def test_t15_one_pod_follows_its_placement_and_is_repaired(open_rig: Open)
         await repaired(d)
         await observed(d)
         await deleted(d)
-        gone = [f"{HUB} {NAME}", f"t1 {NAME}", *(f"{one} {NAME}" for one in EVERYBODY)]
+        gone = [f"{HUB} {NAME}", f"t1 {NAME}", *(f"{cluster} {NAME}" for cluster in EVERYBODY)]
         await d.close(deleted=gone)
 
 
@@ -143,19 +143,19 @@ async def test_t15_a_dead_cluster_holds_back_nobody_and_no_deletion_forgets_it(
         await never(lambda: not d.exists(), QUIET)
         await eventually(lambda: "t2" in d.condition("Ready").get("message", ""), WITHIN)
         recorded = d.status()["intent"]["clusters"]
-        assert [one["name"] for one in recorded] == ["t2"]
+        assert [entry["name"] for entry in recorded] == ["t2"]
         await d.rig.servers.start("t2")
         await d.gone()
         assert d.where(PODS, NAME) == []
-        await d.close(deleted=[f"{one} {NAME}" for one in EVERYBODY])
+        await d.close(deleted=[f"{cluster} {NAME}" for cluster in EVERYBODY])
 
 
 async def test_t15_an_object_of_somebody_else_is_left_alone_unless_the_policy_says_otherwise(
     open_rig: Open,
 ) -> None:
     async with distribution(open_rig) as d:
-        theirs = copy.deepcopy(POD)
-        d.rig.clusters["t1"].create(PODS, theirs)
+        foreign = copy.deepcopy(POD)
+        d.rig.clusters["t1"].create(PODS, foreign)
         other = copy.deepcopy(POD)
         other["metadata"] |= {
             "annotations": {
@@ -182,8 +182,8 @@ async def test_t15_an_object_of_somebody_else_is_left_alone_unless_the_policy_sa
             d.delete(name)
             await d.gone(name)
             assert d.where(PODS, NAME) == []
-            for cluster, found in (("t1", theirs), ("t2", other)):
-                d.rig.clusters[cluster].create(PODS, copy.deepcopy(found))
+            for cluster, pod in (("t1", foreign), ("t2", other)):
+                d.rig.clusters[cluster].create(PODS, copy.deepcopy(pod))
         rounds = [f"{one} {NAME}" for one in EVERYBODY for _ in range(2)]
         await d.close(deleted=[f"{HUB} {NAME}", *rounds])
 

@@ -73,8 +73,8 @@ CRD: Object = {
 }
 
 
-def action(op: str, path: str, *value: Any, **rest: Any) -> Object:
-    return {"op": op, "path": path, **({"value": value[0]} if value else {}), **rest}
+def action(op: str, path: str, *value: Any, **fields: Any) -> Object:
+    return {"op": op, "path": path, **({"value": value[0]} if value else {}), **fields}
 
 
 CUSTOMIZE = [
@@ -127,18 +127,18 @@ async def test_t16_a_deployment_differs_per_cluster_and_does_not_flap(open_rig: 
     async with distribution(open_rig) as d:
         d.create(**spec(*CUSTOMIZE))
         await d.applied()
-        made = {name: found(d, name) for name in EVERYBODY}
-        assert [one["spec"]["replicas"] for one in made.values()] == [2, 1, 3]
+        deployments = {name: found(d, name) for name in EVERYBODY}
+        assert [deployment["spec"]["replicas"] for deployment in deployments.values()] == [2, 1, 3]
         images = [containers(d, name)[0]["image"] for name in EVERYBODY]
         assert images == ["nginx:1.19.0-alpine", "nginx:latest", "nginx:1.19.0-alpine"]
-        assert "app" not in made["t1"]["metadata"]["labels"]
+        assert "app" not in deployments["t1"]["metadata"]["labels"]
         for name, key, value in (("t2", "foo", "bar"), (HUB, "app", "bar")):
-            annotations = made[name]["metadata"]["annotations"]
+            annotations = deployments[name]["metadata"]["annotations"]
             assert annotations[key] == value
             assert OWNER_ANNOTATION in annotations
         await d.stays_quiet(OBSERVED)
-        generations = d.of(lambda one: one["metadata"]["generation"], DEPLOYMENTS, NAME)
-        assert generations == {n: one["metadata"]["generation"] for n, one in made.items()}
+        generations = d.of(lambda obj: obj["metadata"]["generation"], DEPLOYMENTS, NAME)
+        assert generations == {n: obj["metadata"]["generation"] for n, obj in deployments.items()}
 
         # Renamed: the new one is there before the old one goes.
         template = copy.deepcopy(DEPLOYMENT)
@@ -148,7 +148,7 @@ async def test_t16_a_deployment_differs_per_cluster_and_does_not_flap(open_rig: 
         assert d.where(DEPLOYMENTS, "renamed") == EVERYBODY
         await d.applied()
         for name in EVERYBODY:
-            order = [(one.method, one.path.rpartition("/")[2]) for one in d.writes(name)]
+            order = [(write.method, write.path.rpartition("/")[2]) for write in d.writes(name)]
             assert order.index(("PATCH", "renamed")) < order.index(("DELETE", NAME))
         await d.close(deleted=[f"{name} {NAME}" for name in EVERYBODY])
 
@@ -174,14 +174,19 @@ async def test_t16_values_of_patches_have_the_forms_of_the_seed_and_plain_json(
             )
         )
         await d.applied()
-        made = found(d)
-        assert made["spec"]["revisionHistoryLimit"] == 3
-        assert sorted(one["name"] for one in containers(d)) == ["example-container", "second"]
-        annotations = made["metadata"]["annotations"]
+        deployment = found(d)
+        assert deployment["spec"]["revisionHistoryLimit"] == 3
+        assert sorted(container["name"] for container in containers(d)) == [
+            "example-container",
+            "second",
+        ]
+        annotations = deployment["metadata"]["annotations"]
         assert [annotations[key] for key in ("one", "two", "plain")] == ["1", "2", "x=y"]
-        (first,) = [one for one in containers(d) if one["name"] == "example-container"]
+        (first,) = [
+            container for container in containers(d) if container["name"] == "example-container"
+        ]
         assert first["env"] == [entries]
-        labels = made["metadata"]["labels"]
+        labels = deployment["metadata"]["labels"]
         assert (labels["copied"], labels["moved"]) == ("example", "example")
         assert "app" not in labels
         await d.stays_quiet()  # the second container is not added again
@@ -189,10 +194,10 @@ async def test_t16_values_of_patches_have_the_forms_of_the_seed_and_plain_json(
         d.edit(customize=on_t1(action("remove", "/spec/nope")))
         await d.has_states(t1="Failed/PatchFailed", t2="Applied", t4="Applied")
         assert "/spec/nope" in d.entry("t1")["message"]
-        assert found(d)["spec"] == made["spec"], "what cannot be rendered stays as it is"
+        assert found(d)["spec"] == deployment["spec"], "what cannot be rendered stays as it is"
         d.edit(customize=None)
         await d.applied()
-        assert [one["name"] for one in containers(d)] == ["example-container"]
+        assert [container["name"] for container in containers(d)] == ["example-container"]
         assert found(d)["spec"]["revisionHistoryLimit"] == 10
         await d.close()
 
@@ -217,8 +222,8 @@ async def test_t16_a_field_of_another_manager_is_a_conflict_until_it_is_handed_o
         assert found(d, "t2")["spec"]["replicas"] == 7, "it is the autoscaler's now"
 
         # What another manager applies is taken only with the policy that says so.
-        theirs = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": NAME}}
-        applied = {**theirs, "spec": {"minReadySeconds": 5}}
+        foreign = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": NAME}}
+        applied = {**foreign, "spec": {"minReadySeconds": 5}}
         t2.apply(DEPLOYMENTS, applied, manager="other", force=True)
         template["spec"]["minReadySeconds"] = 9
         d.edit(template=template)
@@ -271,7 +276,7 @@ async def test_t16_any_kind_can_be_customized(open_rig: Open) -> None:
         )
         await d.applied()
         for gvr in kinds:
-            marks = d.of(lambda one: one["metadata"]["annotations"]["k"], gvr, "any")
+            marks = d.of(lambda obj: obj["metadata"]["annotations"]["k"], gvr, "any")
             assert marks == {"t1": "t1", "t2": "v", HUB: "v"}, gvr
         await d.stays_quiet()
         d.delete()

@@ -31,7 +31,7 @@ def on_t1(*actions: dict[str, Any]) -> dict[str, Any]:
 
 
 def data(d: Distribution) -> dict[str, Any]:
-    return d.of(lambda one: one["data"], MAPS, NAME)
+    return d.of(lambda obj: obj["data"], MAPS, NAME)
 
 
 async def test_t17_texts_reach_each_cluster_unharmed_and_go_with_their_customization(

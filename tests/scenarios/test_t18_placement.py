@@ -24,9 +24,9 @@ ALL_PROD = {name: {"tier": "prod"} for name in ("t1", "t2", HUB)}
 
 
 def template(namespace: str | None = "default", name: str = "m") -> dict[str, Any]:
-    made = copy.deepcopy(CONFIG_MAP)
-    made["metadata"] = {"name": name, **({"namespace": namespace} if namespace else {})}
-    return made
+    copied = copy.deepcopy(CONFIG_MAP)
+    copied["metadata"] = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return copied
 
 
 def named(*names: str) -> dict[str, Any]:
@@ -96,18 +96,18 @@ async def test_t18_what_no_edit_asked_for_is_held_until_it_is_confirmed(open_rig
         await d.applied()
         d.label("t2", tier="prd")
         d.label(HUB, tier="prd")
-        held = {"t2": "Held/DeletionFuse", HUB: "Held/DeletionFuse"}
-        await d.has_states(t1="Applied", **held)
+        states = {"t2": "Held/DeletionFuse", HUB: "Held/DeletionFuse"}
+        await d.has_states(t1="Applied", **states)
         await never(lambda: d.where(MAPS, "m") != ["t1", "t2", HUB], QUIET)
         assert "fleetbus.dev/confirm-prune" in d.condition("DeletionHeld")["message"]
         await eventually(lambda: d.events("Held"), WITHIN)
 
         store = ("--redis-url", str(d.rig.shared.redis_url))
-        status, shown = await d.fleetbus("fuse", "-o", "json", *store)
-        assert status == 0, shown
-        assert "DeletionFuse" in shown
-        status, shown = await d.fleetbus("fuse", "confirm", "default/x", *store)
-        assert status == 0, shown
+        status, output = await d.fleetbus("fuse", "-o", "json", *store)
+        assert status == 0, output
+        assert "DeletionFuse" in output
+        status, output = await d.fleetbus("fuse", "confirm", "default/x", *store)
+        assert status == 0, output
         await eventually(lambda: d.where(MAPS, "m") == ["t1"], WITHIN)
         await d.applied("t1")
         assert d.condition("DeletionHeld")["status"] == "False"
@@ -131,8 +131,8 @@ async def test_t18_clusters_that_disappear_keep_their_objects(open_rig: Open) ->
         await d.has_states(t1="Applied", t2="Held/ClusterGone", t4="Applied")
         d.rejoin("t2")
         await d.applied()
-        status, shown = await d.fleetbus("unjoin", "t2")
-        assert status == 0, shown
+        status, output = await d.fleetbus("unjoin", "t2")
+        assert status == 0, output
         await d.applied("t1", HUB)
         assert d.where(MAPS, "m") == ["t1", "t2", HUB]
         await eventually(lambda: "t2" in json.dumps(d.status().get("leftBehind", {})), WITHIN)

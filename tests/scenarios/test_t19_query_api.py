@@ -69,10 +69,10 @@ async def shows(client: httpx.AsyncClient, data: dict[str, str], *, is_complete:
     header = answer.headers.get("fleetbus-incomplete", "")
     assert not header or header.startswith('"c2"')
     rows: list[Any] = answer.json()
-    found = {row["metadata"]["name"]: row.get("data", {}).get("k") for row in rows}
-    found.pop("kube-root-ca.crt", None)
+    by_name = {row["metadata"]["name"]: row.get("data", {}).get("k") for row in rows}
+    by_name.pop("kube-root-ca.crt", None)
     is_aged = header.startswith('"c2";age=')
-    return found == data and (not header if is_complete else is_aged)
+    return by_name == data and (not header if is_complete else is_aged)
 
 
 async def test_t19_types_are_listed_soon_after_they_come_and_are_gone_when_they_are_removed(
@@ -106,9 +106,9 @@ async def test_t19_types_are_listed_soon_after_they_come_and_are_gone_when_they_
         await rig.aclose()
 
 
-async def status(client: httpx.AsyncClient, gvr: str, wanted: int) -> bool:
+async def status(client: httpx.AsyncClient, gvr: str, code: int) -> bool:
     """Whether a list answers with a status."""
-    return (await client.get("/v1/list", params={"gvr": gvr})).status_code == wanted
+    return (await client.get("/v1/list", params={"gvr": gvr})).status_code == code
 
 
 async def has_one(client: httpx.AsyncClient, gvr: str) -> bool:

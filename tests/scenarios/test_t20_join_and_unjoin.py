@@ -46,8 +46,8 @@ class Joining:
 
     async def join(self, api_server: str) -> httpx.Response:
         """Send the kubeconfig of an API server under the one name."""
-        whole = yaml.safe_load(self.fleet.rig.kubeconfig.read_text())
-        content = json.dumps({**whole, "current-context": api_server})
+        kubeconfig = yaml.safe_load(self.fleet.rig.kubeconfig.read_text())
+        content = json.dumps({**kubeconfig, "current-context": api_server})
         files = {"kubeconfig": ("config", content)}
         return await self.client.post("/v1/join", params={"cluster": NAME}, files=files)
 

@@ -163,14 +163,14 @@ FAULTS: Mapping[str, Fault] = {
 async def conditions(story: Scenario, name: str) -> dict[str, tuple[str, str]]:
     """The conditions that a Cluster object would show."""
     record, resources = await story.record(name), await story.rig.reader.resources(name)
-    found = cluster_status(record, resources, is_silent=False)["conditions"]
-    return {c["type"]: (c["status"], c["reason"]) for c in found}
+    entries = cluster_status(record, resources, is_silent=False)["conditions"]
+    return {c["type"]: (c["status"], c["reason"]) for c in entries}
 
 
 async def is_reported(story: Scenario, name: str, fault: Fault) -> bool:
     kind, status, reasons = fault.expected
-    found = (await conditions(story, name))[kind]
-    return found[0] == status and found[1] in reasons.split("|")
+    condition = (await conditions(story, name))[kind]
+    return condition[0] == status and condition[1] in reasons.split("|")
 
 
 async def is_in_step(story: Scenario, *names: str) -> bool:
@@ -228,8 +228,8 @@ class Ticks:
         return self.denied[last][1] - self.denied[first][1]
 
     async def are_all_seen(self) -> bool:
-        seen = {(r.request.cluster, r.request.name) for r in self.story.recorders[0].runs}
-        return seen >= self.written.keys()
+        keys = {(r.request.cluster, r.request.name) for r in self.story.recorders[0].runs}
+        return keys >= self.written.keys()
 
 
 @asynccontextmanager
@@ -249,9 +249,9 @@ def write_clusters(path: pathlib.Path, rig: Rig, *names: str) -> None:
         | ({"resources": [MAPS, PODS, WIDGETS]} if name == "b-lacks" else {})
         for name in names
     ]
-    part = path.with_suffix(".part")
-    part.write_text(yaml.safe_dump({"clusters": entries}))
-    part.rename(path)
+    partial = path.with_suffix(".part")
+    partial.write_text(yaml.safe_dump({"clusters": entries}))
+    partial.rename(path)
 
 
 @pytest.mark.timeout(600 if FULL else 180)  # twelve clusters: 12 s alone, 40 s on a busy machine

@@ -71,12 +71,12 @@ class Watched:
         return max(ends.values()) if len(ends) >= count else None
 
     def first_start(self, cluster: str, name: str, since: float) -> float | None:
-        found = (
+        first = (
             started
             for request, started, _ in self.runs
             if (request.cluster, request.name) == (cluster, name) and started >= since
         )
-        return next(found, None)
+        return next(first, None)
 
     def started_between(self, cluster: str, since: float, until: float) -> int:
         return sum(r.cluster != cluster and since < at < until for r, at, _ in self.runs)
@@ -154,9 +154,9 @@ class Fleet22:
 async def until(look: Callable[[], float | None]) -> float:
     """Wait for a time; the runs of the full variant are too many to look at all the time."""
     async with asyncio.timeout(PATIENCE.total_seconds()):
-        while (found := look()) is None:  # noqa: ASYNC110 -- recorded by whoever is watched
+        while (outcome := look()) is None:  # noqa: ASYNC110 -- recorded by whoever is watched
             await asyncio.sleep(0.25 if FULL else 0.02)
-    return found
+    return outcome
 
 
 def check_waits(waits: Sequence[float]) -> None:
@@ -181,15 +181,15 @@ async def fleet(open_rig: OpenRig, tmp_path: Path) -> AsyncGenerator[Fleet22]:
                 make = processes.watcher if cluster else processes.reconciler
                 child = make(cluster or "projector")
                 stack.push_async_callback(child.stop)
-                made.pids.append(child.pid)
+                opened.pids.append(child.pid)
             elif cluster:
                 rig.start_watcher(cluster)
             else:
                 rig.start_reconciler(name="projector")
 
-        made = Fleet22(rig, start)
+        opened = Fleet22(rig, start)
         start("")
-        yield made
+        yield opened
 
 
 @pytest.mark.full  # tests/sdk/workqueue/test_fairness.py has it, without the services

@@ -40,11 +40,11 @@ async def test_w18_p15_what_the_api_server_never_reported_is_repaired_within_an_
     cluster.patch(MAPS, "default", "old", {"data": {"k": "2"}})
     cluster.create(MAPS, {"metadata": {"name": "new"}, "data": {"k": "1"}}, "default")
     await eventually(lambda: rule.hits == 3)
-    wanted = {"kept": "1", "old": "2", "new": "1"}
-    await eventually(lambda: holds(rig, wanted))  # no watch sends them any more
+    expected = {"kept": "1", "old": "2", "new": "1"}
+    await eventually(lambda: holds(rig, expected))  # no watch sends them any more
 
 
-async def holds(rig: Rig, wanted: dict[str, str]) -> bool:
+async def holds(rig: Rig, expected: dict[str, str]) -> bool:
     page = await rig.reader.list(ListQuery(clusters=["a"], resource="core/configmaps"))
-    found = {entry.name: json.loads(entry.body)["data"]["k"] for entry in page.entries}
-    return found == wanted
+    values = {entry.name: json.loads(entry.body)["data"]["k"] for entry in page.entries}
+    return values == expected

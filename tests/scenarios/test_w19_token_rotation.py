@@ -85,14 +85,14 @@ async def started(rig: Rig) -> AsyncGenerator[Scenario]:
         hub.create(CRDS, definition)
     put(rig, "hub")
     put(rig, "zoo", FIRST)
-    async with scenario(rig) as made:
-        made.use({"type": "cluster"}, hub="hub")
+    async with scenario(rig) as opened:
+        opened.use({"type": "cluster"}, hub="hub")
         feeder = Feeder(Controller("feeder"), MAPS)
         feeder.controller.watch(MAPS)
-        made.start_reconciler(feeder)
-        await made.start_pool()
+        opened.start_reconciler(feeder)
+        await opened.start_pool()
         rig.start("distributor", run_distributor(rig.shared, DistributorSettings()))
-        yield made
+        yield opened
         await rig.aclose()
 
 
@@ -118,8 +118,8 @@ def held(rig: Rig, name: str) -> Any:
 
 def connected(rig: Rig) -> tuple[str, str]:
     """Status and reason of the condition."""
-    found = (rig.clusters["hub"].get(CLUSTER_RESOURCE, None, "zoo") or {}).get("status", {})
-    by_type = {each["type"]: each for each in found.get("conditions", [])}
+    status = (rig.clusters["hub"].get(CLUSTER_RESOURCE, None, "zoo") or {}).get("status", {})
+    by_type = {each["type"]: each for each in status.get("conditions", [])}
     condition = by_type.get("Connected", {})
     return condition.get("status", ""), condition.get("reason", "")
 
@@ -154,8 +154,8 @@ async def test_w19_every_service_reads_the_secret_of_a_refused_token_itself(
         story.write("zoo", "cub1")
         spread(rig, "after")
         await eventually(lambda: connected(rig) == ("False", "Unauthorized"), WITHIN)
-        found = await row()
-        assert (found[2], "Unauthorized" in " ".join(found)) == ("no", True), found
+        cells = await row()
+        assert (cells[2], "Unauthorized" in " ".join(cells)) == ("no", True), cells
         async with http_client(api) as asking:
             answer = (await asking.get("/fleet/v1/clusters")).json()
         assert not answer["freshness"]["zoo"]["complete"], answer["freshness"]

@@ -22,8 +22,8 @@ PODS = "v1/pods"
 
 def lists(rig: Rig) -> int:
     """Return how many lists the API servers were asked for, all clusters together."""
-    asked = (request for cluster in rig.clusters.values() for request in cluster.requests)
-    return sum(request.verb == "list" for request in asked)
+    requests = (request for cluster in rig.clusters.values() for request in cluster.requests)
+    return sum(request.verb == "list" for request in requests)
 
 
 async def test_w7_few_lists_run_at_once_also_when_the_projector_restarts_meanwhile(

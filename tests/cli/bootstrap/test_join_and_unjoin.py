@@ -41,7 +41,15 @@ def call(call: Call, hub: EmulatedCluster) -> Call:
 
     def call_one(*arguments: str) -> tuple[int, str, str]:
         status, out, err = call(*arguments)
-        tokens = [ADMIN, POOR, *(token_in(one) for one in hub.list("v1/secrets") if data_of(one))]
+        tokens = [
+            ADMIN,
+            POOR,
+            *(
+                token_in(secret_object)
+                for secret_object in hub.list("v1/secrets")
+                if data_of(secret_object)
+            ),
+        ]
         assert not [token for token in tokens if token in out + err]
         return status, out, err
 
@@ -49,8 +57,8 @@ def call(call: Call, hub: EmulatedCluster) -> Call:
 
 
 def join(call: Call, fleet: EmulatedFleet, *more: str) -> tuple[int, str, str]:
-    given = ("--file", str(fleet.kubeconfig), "--context", "eu1", "--bootstrap")
-    return call("join", "eu1", *given, *more)
+    options = ("--file", str(fleet.kubeconfig), "--context", "eu1", "--bootstrap")
+    return call("join", "eu1", *options, *more)
 
 
 def unjoin(call: Call, fleet: EmulatedFleet) -> tuple[int, str, str]:
@@ -71,9 +79,9 @@ def secret_of(hub: EmulatedCluster, account: str) -> dict[str, Any]:
         if account == WATCHER
         else ("fleetbus-clusters", "eu1-kubeconfig")
     )
-    found = hub.get("v1/secrets", *place)
-    assert found is not None
-    return found
+    obj = hub.get("v1/secrets", *place)
+    assert obj is not None
+    return obj
 
 
 def status_of(member: EmulatedCluster, token: str, path: str, method: str = "GET") -> int:
@@ -126,11 +134,11 @@ def test_s7_each_account_may_do_what_was_named_and_nothing_else(
         ("/api/v1/namespaces/kube-system/serviceaccounts/default/token", 403, 403),
     ]:
         body_less = path.endswith("/token")
-        found = [
+        statuses = [
             token_request(member, t, path) if body_less else status_of(member, t, path, "POST")
             for t in (watcher, writer)
         ]
-        assert found == [of_watcher, of_writer], path
+        assert statuses == [of_watcher, of_writer], path
     cluster = hub.get(CLUSTERS, None, "eu1") or {}
     assert cluster["spec"]["resources"] == ["apps/v1/deployments", "v1/pods"]
     assert cluster["metadata"]["labels"] == {"region": "eu", "fleetbus.dev/watcher": "dedicated"}
@@ -174,13 +182,13 @@ def test_all_that_is_served_is_named_and_neither_secrets_nor_wildcards(
         for name in (WATCHER, WRITER)
         for rule in (fleet["eu1"].get(roles, None, name) or {})["rules"]
     ]
-    named = {one for rule in rules for one in rule["resources"]}
+    named = {resource for rule in rules for resource in rule["resources"]}
     assert {"pods", "deployments"} <= named
     assert not {"secrets", "events", "leases"} & named
     assert "*" not in json.dumps(rules)
     watched = (hub.get(CLUSTERS, None, "eu1") or {})["spec"]["resources"]
     assert "apps/v1/deployments" in watched
-    assert not [one for one in watched if "*" in one]
+    assert not [gvr for gvr in watched if "*" in gvr]
 
 
 def test_a_second_join_repairs_and_keeps_what_was_chosen(
@@ -237,18 +245,18 @@ BAD_OPTIONS = [
 
 
 def test_bad_options_change_nothing(call: Call, fleet: EmulatedFleet, hub: EmulatedCluster):
-    for more, said in BAD_OPTIONS:
+    for more, message in BAD_OPTIONS:
         status, out, err = join(call, fleet, *more)
         assert (status != 0, out) == (True, ""), more
-        assert said in err
+        assert message in err
         assert "Traceback" not in err
     assert made(fleet["eu1"]) == []
     assert hub.list(CLUSTERS) == []
 
 
 def test_options_of_a_bootstrap_are_refused_without_it(call: Call, fleet: EmulatedFleet):
-    given = ("--file", str(fleet.kubeconfig), "--context", "eu1")
-    status, _, err = call("join", "eu1", *given, "--watch", "pods")
+    options = ("--file", str(fleet.kubeconfig), "--context", "eu1")
+    status, _, err = call("join", "eu1", *options, "--watch", "pods")
     assert (status != 0, "--watch needs --bootstrap" in err) == (True, True)
 
 
@@ -259,8 +267,8 @@ def test_an_administrator_without_rights_learns_which_before_anything_is_made(
     fleet.write_kubeconfig(poor, POOR)
     member = fleet["eu1"]
     give(member, [{"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]}])
-    given = ("--file", str(poor), "--context", "eu1", "--bootstrap", "--watch", "pods")
-    status, _, err = call("join", "eu1", *given)
+    options = ("--file", str(poor), "--context", "eu1", "--bootstrap", "--watch", "pods")
+    status, _, err = call("join", "eu1", *options)
     assert status != 0
     assert "lacks rights" in err
     assert "create clusterroles.rbac.authorization.k8s.io" in err
@@ -280,7 +288,7 @@ def test_an_administrator_without_rights_learns_which_before_anything_is_made(
         "clusterrolebindings",
     ]
     give(member, [everything | {"resources": plurals}])
-    status, _, err = call("join", "eu1", *given)
+    status, _, err = call("join", "eu1", *options)
     assert status != 0
     assert "cannot create ClusterRole fleetbus-watcher" in err
     assert (made(member), hub.list(CLUSTERS)) == ([], [])
@@ -289,8 +297,16 @@ def test_an_administrator_without_rights_learns_which_before_anything_is_made(
 def test_a_hub_without_the_namespace_of_the_release_is_named_before_anything_is_made(
     call: Call, fleet: EmulatedFleet, hub: EmulatedCluster
 ):
-    given = ("--file", str(fleet.kubeconfig), "--context", "eu1", "--bootstrap", "--watch", "pods")
-    status, _, err = call("join", "eu1", *given, "--release-namespace", "elsewhere")
+    options = (
+        "--file",
+        str(fleet.kubeconfig),
+        "--context",
+        "eu1",
+        "--bootstrap",
+        "--watch",
+        "pods",
+    )
+    status, _, err = call("join", "eu1", *options, "--release-namespace", "elsewhere")
     assert status != 0
     assert "kubectl create namespace elsewhere" in err
     assert (made(fleet["eu1"]), hub.list(CLUSTERS)) == ([], [])
@@ -312,11 +328,11 @@ def test_w13_another_cluster_behind_the_name_is_refused(
     call: Call, fleet: EmulatedFleet, hub: EmulatedCluster
 ):
     join(call, fleet, "--watch", "pods")
-    given = ("--file", str(fleet.kubeconfig), "--context", "hub")
-    status, _, err = call("join", "eu1", *given, "--bootstrap")
+    options = ("--file", str(fleet.kubeconfig), "--context", "hub")
+    status, _, err = call("join", "eu1", *options, "--bootstrap")
     assert (status != 0, "is taken: another cluster has it" in err) == (True, True)
     assert "fleetbus clusters accept eu1" in err
-    status, _, err = call("unjoin", "eu1", *given)
+    status, _, err = call("unjoin", "eu1", *options)
     assert (status != 0, "another cluster answers" in err) == (True, True)
     assert made(hub) == []
     assert hub.get(CLUSTERS, None, "eu1") is not None
@@ -342,7 +358,9 @@ def test_d16_the_writer_impersonates_named_accounts_until_they_are_no_longer_nam
     member = fleet["eu1"]
     for namespace in ("shop", "mail"):
         member.create("v1/namespaces", {"metadata": {"name": namespace}})
-    named = [f"--impersonate={one}" for one in ("shop/deployer", "shop/other", "mail/deployer")]
+    named = [
+        f"--impersonate={account}" for account in ("shop/deployer", "shop/other", "mail/deployer")
+    ]
     status, out, err = join(call, fleet, "--watch", "pods", *named)
     assert (status, err) == (0, "")
     assert "impersonated: mail/deployer, shop/deployer, shop/other" in out
@@ -356,12 +374,12 @@ def test_d16_the_writer_impersonates_named_accounts_until_they_are_no_longer_nam
         return "cannot impersonate" not in reply["message"]
 
     accounts = ("shop/deployer", "shop/other", "mail/deployer", "mail/other", "default/deployer")
-    assert [may(writer, one) for one in accounts] == [True, True, True, False, False]
-    assert [may(watcher, one) for one in accounts] == [False] * 5
+    assert [may(writer, account) for account in accounts] == [True, True, True, False, False]
+    assert [may(watcher, account) for account in accounts] == [False] * 5
     join(call, fleet)  # keeps them
-    assert [may(writer, one) for one in accounts] == [True, True, True, False, False]
+    assert [may(writer, account) for account in accounts] == [True, True, True, False, False]
     join(call, fleet, "--impersonate", "shop/other")
-    assert [may(writer, one) for one in accounts] == [False, True, False, False, False]
+    assert [may(writer, account) for account in accounts] == [False, True, False, False, False]
     status, out, _ = unjoin(call, fleet)
     assert (status, "RoleBinding shop/fleetbus-impersonator" in out) == (0, True)
     for plural in ("roles", "rolebindings"):
@@ -379,7 +397,9 @@ def test_t20_unjoin_removes_all_that_join_made(
     assert "deleted on it: Namespace fleetbus-system" in out
     assert made(fleet["eu1"]) == []
     assert [status_of(fleet["eu1"], token, PODS) for token in tokens] == [401, 401]
-    assert [one for one in hub.list("v1/secrets") if data_of(one)] == []
+    assert [
+        secret_object for secret_object in hub.list("v1/secrets") if data_of(secret_object)
+    ] == []
     assert hub.get(CLUSTERS, None, "eu1") is None
     assert len(hub.list("v1/configmaps", "fleetbus-clusters", LEFT_LABEL)) == 1
     status, _, err = unjoin(call, fleet)
@@ -413,10 +433,10 @@ def test_runs_that_were_cut_off_are_finished_by_the_next(
     call: Call, fleet: EmulatedFleet, fault: Callable[..., Rule], where: str
 ):
     writes = {"eu1": "rbac.authorization.k8s.io/v1/rolebindings", "hub": CLUSTERS}
-    found = fault(where, Fail(503), resource=writes[where].rpartition("/")[2], verb="write")
+    rule = fault(where, Fail(503), resource=writes[where].rpartition("/")[2], verb="write")
     status, _, err = join(call, fleet, "--watch", "pods")
     assert (status != 0, "made so far: " in err) == (True, True)
-    found.remove()
+    rule.remove()
     assert join(call, fleet, "--watch", "pods")[0] == 0
     fault("eu1", Fail(503), resource="serviceaccounts", verb="delete", count=1)
     status, _, err = unjoin(call, fleet)

@@ -55,15 +55,18 @@ async def test_s7_it_watches_what_was_named_and_is_refused_the_rest(
         await ensure_bucket(bus)
 
         async def states() -> dict[str, str]:
-            found = [one.message for one in await read_stream(bus)]
-            beats = [one for one in found if isinstance(one, Heartbeat)]
+            messages = [stored.message for stored in await read_stream(bus)]
+            beats = [message for message in messages if isinstance(message, Heartbeat)]
             listed = beats[-1].resources if beats else ()
-            return {one.resource: f"{one.state} {one.reason}".strip() for one in listed}
+            return {
+                resource_status.resource: f"{resource_status.state} {resource_status.reason}".strip()
+                for resource_status in listed
+            }
 
         async def is_refused_one() -> bool:
-            found = await states()
-            watched = all(found.get(name, "").startswith("watching") for name in WATCHED)
-            return watched and "Forbidden" in found.get("configmaps", "")
+            reported = await states()
+            watched = all(reported.get(name, "").startswith("watching") for name in WATCHED)
+            return watched and "Forbidden" in reported.get("configmaps", "")
 
         task = asyncio.create_task(run(settings, SharedSettings(nats_url=nats_url), config=config))
         try:

@@ -55,8 +55,8 @@ async def planes(tmp_path: Path) -> AsyncGenerator[dict[str, Plane]]:
         programs = find_programs()
     except ProgramsMissingError as e:
         pytest.skip(str(e))
-    async with control_planes({"hub": None, "eu1": None}, tmp_path, programs) as found:
-        yield found
+    async with control_planes({"hub": None, "eu1": None}, tmp_path, programs) as started:
+        yield started
 
 
 def admin_of(plane: Plane) -> KubeConfig:
@@ -72,12 +72,12 @@ async def test_w19_s7_a_real_cluster_gives_these_rights_and_no_others(
         options = BootstrapOptions(
             watched=["pods", "apps/v1/deployments"], written=["configmaps"], lifetime=LIFETIME
         )
-        made = await enroll(hub, "eu1", admin, options)
+        enrolled = await enroll(hub, "eu1", admin, options)
         await enroll(hub, "eu1", admin, BootstrapOptions(lifetime=LIFETIME))  # changes nothing
         limited = {account: await access_of(hub, account) for account in (WATCHER, WRITER)}
         await watch(limited[WATCHER], nats_url)
         await check_writer(limited[WRITER])
-        compare(planes["eu1"], made)
+        compare(planes["eu1"], enrolled)
         await renew(planes, hub)
         await remove(hub, member, admin, await access_of(hub, WRITER))
 
@@ -113,8 +113,8 @@ async def watch(config: KubeConfig, nats_url: str) -> None:
         await ensure_bucket(bus)
 
         async def has_listed() -> bool:
-            messages = [one.message for one in await read_stream(bus)]
-            return {one.resource for one in messages if isinstance(one, EpochEnd)} >= {
+            messages = [stored.message for stored in await read_stream(bus)]
+            return {message.resource for message in messages if isinstance(message, EpochEnd)} >= {
                 "pods",
                 "deployments",
             }
@@ -142,8 +142,8 @@ async def check_writer(config: KubeConfig) -> None:
         }
         await client.get("v1/namespaces", "", "default")
         await client.apply("v1/configmaps", body, field_manager="test")
-        found = await client.get("v1/configmaps", "default", "made")
-        await client.update("v1/configmaps", found or {})
+        config_map = await client.get("v1/configmaps", "default", "made")
+        await client.update("v1/configmaps", config_map or {})
         await client.list("v1/configmaps", "default")
         assert await client.delete("v1/configmaps", "default", "made")
         for resource in ("v1/pods", "v1/secrets", "v1/serviceaccounts"):
@@ -151,11 +151,11 @@ async def check_writer(config: KubeConfig) -> None:
                 await client.list(resource)
 
 
-def compare(plane: Plane, made: Enrolled) -> None:
+def compare(plane: Plane, enrolled: Enrolled) -> None:
     """The audit log of the API server against the roles: nothing is missing, nothing unused."""
     prefix = f"system:serviceaccount:{NAMESPACE}:"
     calls = [call for call in audited(plane.audit_log) if call.user.startswith(prefix)]
-    grants = grants_of(objects_of(made.access))
+    grants = grants_of(objects_of(enrolled.access))
     refused = [call for call in missing(grants, calls) if not is_probe(call)]
     assert refused == []
     left = {str(grant).removeprefix(prefix) for grant in unused(grants, calls)}
@@ -170,8 +170,8 @@ def compare(plane: Plane, made: Enrolled) -> None:
 
 def is_probe(call: Call) -> bool:
     """A call of this test that has to be refused."""
-    asked = {WATCHER: {"configmaps", "secrets"}, WRITER: {"pods", "secrets", "serviceaccounts"}}
-    return call.verb == "list" and call.resource in asked[call.user.rpartition(":")[2]]
+    resources = {WATCHER: {"configmaps", "secrets"}, WRITER: {"pods", "secrets", "serviceaccounts"}}
+    return call.verb == "list" and call.resource in resources[call.user.rpartition(":")[2]]
 
 
 def audited(log: Path) -> Iterator[Call]:

@@ -45,9 +45,9 @@ async def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGene
     async with serve([hub, member], tls=True) as servers:
         servers.write_kubeconfig(tmp_path / "hub", ROOT)
         document = servers.kubeconfig(ROOT)
-        for one in document["clusters"]:
-            del one["cluster"]["certificate-authority-data"]
-            one["cluster"]["insecure-skip-tls-verify"] = True
+        for cluster in document["clusters"]:
+            del cluster["cluster"]["certificate-authority-data"]
+            cluster["cluster"]["insecure-skip-tls-verify"] = True
         (tmp_path / "admin").write_text(json.dumps(document))
         yield Clusters(
             member,

@@ -80,7 +80,9 @@ class Fleet:
 
     def kubeconfig(self, cluster: str, token: str) -> str:
         document = self.servers.kubeconfig(token)
-        server = next(one["cluster"] for one in document["clusters"] if one["name"] == cluster)
+        server = next(
+            entry["cluster"] for entry in document["clusters"] if entry["name"] == cluster
+        )
         return kubeconfig_of(server, {"token": token})
 
     def client(self, token: str = ROOT) -> KubeClient:
@@ -120,7 +122,7 @@ class Fleet:
 
     async def access(self) -> list[Finding]:
         async with self.client() as hub:
-            return [one async for one in check_members(*await read_members(hub, {}))]
+            return [finding async for finding in check_members(*await read_members(hub, {}))]
 
 
 @pytest.fixture
@@ -140,13 +142,13 @@ async def fleet(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Fleet]:
 
 def bad(findings: Iterable[Finding]) -> list[tuple[str, str]]:
     """Everything that is not right, by the part that it is about."""
-    found = [one for one in findings if one.severity is not Severity.OK]
-    assert all(one.advice for one in found)
-    return [(one.about, f"{one.severity}: {one.message}") for one in found]
+    faulty = [finding for finding in findings if finding.severity is not Severity.OK]
+    assert all(finding.advice for finding in faulty)
+    return [(finding.about, f"{finding.severity}: {finding.message}") for finding in faulty]
 
 
 async def collect(checks: AsyncIterator[Finding]) -> list[Finding]:
-    return [one async for one in checks]
+    return [finding async for finding in checks]
 
 
 # --- clusters -----------------------------------------------------------------------------------
@@ -162,9 +164,9 @@ async def test_accounts_with_the_rights_of_a_join_are_not_blamed(fleet: Fleet):
     grant(fleet.member, "writer-one", *token_rules("fleetbus-writer"), namespace="fleetbus-system")
     grant(fleet.member, "watcher-one", *watcher_rules([PODS]))
     grant(fleet.member, "writer-pool", *writer_rules(WRITTEN), *watcher_rules([PODS]))
-    found = await fleet.access()
-    assert bad(found) == []
-    assert {one.about for one in found} == {
+    findings = await fleet.access()
+    assert bad(findings) == []
+    assert {finding.about for finding in findings} == {
         "access to one",
         "access of watcher one",
         "access to pool",
@@ -175,8 +177,8 @@ async def test_each_missing_right_is_named_with_its_component_cluster_and_remedy
     fleet.join("one", jwt(DAY), jwt(DAY, DAY, who="watcher"))
     grant(fleet.member, "writer-one", *writer_rules(WRITTEN[:1]))
     grant(fleet.member, "watcher-one", *watcher_rules([]))
-    found = await fleet.access()
-    assert bad(found) == [
+    findings = await fleet.access()
+    assert bad(findings) == [
         (
             "access to one",
             (
@@ -186,11 +188,11 @@ async def test_each_missing_right_is_named_with_its_component_cluster_and_remedy
         ),
         ("access of watcher one", "error: watcher may not list, watch pods"),
     ]
-    advice = [one.advice for one in found if one.severity is Severity.ERROR]
+    advice = [finding.advice for finding in findings if finding.severity is Severity.ERROR]
     assert ["ClusterRole fleetbus-writer" in advice[0], "fleetbus-watcher" in advice[1]] == [
         True
     ] * 2
-    assert all("fleetbus join one" in one for one in advice)
+    assert all("fleetbus join one" in text for text in advice)
 
 
 async def test_d16_accounts_that_a_join_named_must_be_open_to_the_writer(fleet: Fleet):
@@ -223,16 +225,16 @@ async def test_tokens_about_to_expire_or_refused_are_named_and_never_shown(fleet
             *token_rules("fleetbus-writer"),
             namespace="fleetbus-system",
         )
-    found = await fleet.access()
-    said = dict(bad(found))
-    assert said["access to one"].startswith("warning: the token in Secret")
-    assert "expires in 14" in said["access to one"]
-    assert "and was not renewed" in said["access to two"]
-    assert "error: the token in Secret" in said["access to three"]
-    assert "expired at" in said["access to three"]
-    shown = str(found)
-    assert soon not in shown
-    assert late not in shown
+    findings = await fleet.access()
+    messages = dict(bad(findings))
+    assert messages["access to one"].startswith("warning: the token in Secret")
+    assert "expires in 14" in messages["access to one"]
+    assert "and was not renewed" in messages["access to two"]
+    assert "error: the token in Secret" in messages["access to three"]
+    assert "expired at" in messages["access to three"]
+    text = str(findings)
+    assert soon not in text
+    assert late not in text
 
 
 async def test_a_cluster_without_its_secret_is_blamed_alone(fleet: Fleet):
@@ -245,9 +247,9 @@ async def test_a_cluster_without_its_secret_is_blamed_alone(fleet: Fleet):
             "spec": {"kubeconfigSecretRef": {"namespace": KUBECONFIGS, "name": "none"}},
         },
     )
-    [(about, said)] = bad(await fleet.access())
+    [(about, message)] = bad(await fleet.access())
     assert about == "access to lost"
-    assert f"Secret {KUBECONFIGS}/none is missing" in said
+    assert f"Secret {KUBECONFIGS}/none is missing" in message
 
 
 async def test_a_secret_that_may_not_be_read_hides_no_other_cluster(fleet: Fleet):
@@ -261,11 +263,13 @@ async def test_a_secret_that_may_not_be_read_hides_no_other_cluster(fleet: Fleet
     for name in ("one", "two"):
         grant(fleet.member, f"writer-{name}", *writer_rules(WRITTEN), *watcher_rules([PODS]))
     async with fleet.client(READER) as hub:
-        found = await collect(check_members(*await read_members(hub, {})))
-    said = dict(bad(found))
-    assert "expires in" in said["access to two"]
-    assert said.keys() == {"access to two", "access of watcher one"}
-    assert said["access of watcher one"].startswith('warning: secrets "one-watcher" is forbidden')
+        findings = await collect(check_members(*await read_members(hub, {})))
+    messages = dict(bad(findings))
+    assert "expires in" in messages["access to two"]
+    assert messages.keys() == {"access to two", "access of watcher one"}
+    assert messages["access of watcher one"].startswith(
+        'warning: secrets "one-watcher" is forbidden'
+    )
 
 
 # --- the hub ------------------------------------------------------------------------------------
@@ -273,29 +277,29 @@ async def test_a_secret_that_may_not_be_read_hides_no_other_cluster(fleet: Fleet
 
 def install(hub: Cluster) -> None:
     """Create what a rendered chart has of rights, and its Deployments with their pods ready."""
-    for one in of_kind(render(VALUES["everything"]), *PLURALS):
-        hub.create(PLURALS[one["kind"]], one, one["metadata"].get("namespace"))
+    for obj in of_kind(render(VALUES["everything"]), *PLURALS):
+        hub.create(PLURALS[obj["kind"]], obj, obj["metadata"].get("namespace"))
 
 
 async def test_the_components_of_the_chart_have_their_rights(fleet: Fleet):
     """The doctor asks for what the chart gives; without it the component is named."""
     install(fleet.hub)
     async with fleet.client() as hub:
-        found = await collect(check_components(hub, [KUBECONFIGS]))
-        assert bad(found) == []
-        assert {one.about for one in found} >= {
+        findings = await collect(check_components(hub, [KUBECONFIGS]))
+        assert bad(findings) == []
+        assert {finding.about for finding in findings} >= {
             *("projector on hub", "distributor on hub", "query-api on hub", "watcher-pool on hub")
         }
         name = f"{NAMESPACE}:fb-fleetbus-projector"
         fleet.hub.delete(f"{RBAC}/clusterrolebindings", None, name)
         fleet.hub.delete(f"{RBAC}/rolebindings", KUBECONFIGS, name)
-        found = await collect(check_components(hub, [KUBECONFIGS]))
-    said = [said for about, said in bad(found) if about == "projector on hub"]
-    assert "error: fb-fleetbus-projector may not get, list, watch clusters.fleetbus.dev" in said
-    assert "error: fb-fleetbus-projector may not patch clusters/status.fleetbus.dev" in said
+        findings = await collect(check_components(hub, [KUBECONFIGS]))
+    messages = [message for about, message in bad(findings) if about == "projector on hub"]
+    assert "error: fb-fleetbus-projector may not get, list, watch clusters.fleetbus.dev" in messages
+    assert "error: fb-fleetbus-projector may not patch clusters/status.fleetbus.dev" in messages
     secrets = f"secrets in namespace {KUBECONFIGS}"
-    assert f"error: fb-fleetbus-projector may not get, list, patch, watch {secrets}" in said
-    assert {about for about, _ in bad(found)} == {"projector on hub"}
+    assert f"error: fb-fleetbus-projector may not get, list, patch, watch {secrets}" in messages
+    assert {about for about, _ in bad(findings)} == {"projector on hub"}
 
 
 async def test_deployments_of_two_versions_and_without_pods_are_reported(fleet: Fleet):
@@ -304,34 +308,36 @@ async def test_deployments_of_two_versions_and_without_pods_are_reported(fleet: 
     patch = {"metadata": {"labels": {"app.kubernetes.io/version": "0.0.1"}}}
     async with fleet.client() as hub:
         await hub.patch("apps/v1/deployments", place["namespace"], place["name"], patch)
-        said = bad(await collect(check_versions(hub)))
-    assert next(one for about, one in said if about == "versions").startswith(
+        messages = bad(await collect(check_versions(hub)))
+    assert next(message for about, message in messages if about == "versions").startswith(
         "warning: the components have different versions: "
     )
-    assert any("replicas are ready" in one for about, one in said if about == "components")
+    assert any(
+        "replicas are ready" in message for about, message in messages if about == "components"
+    )
 
 
 async def test_a_user_with_few_rights_sees_what_was_not_checked(fleet: Fleet):
     async with fleet.client(READER) as hub:
-        [(about, said)] = bad(await collect(check_components(hub, [KUBECONFIGS])))
+        [(about, message)] = bad(await collect(check_components(hub, [KUBECONFIGS])))
     assert about == "hub"
-    assert "were not checked" in said
+    assert "were not checked" in message
 
 
 async def test_who_may_not_list_deployments_is_warned_but_not_in_a_pod(
     fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     async with fleet.client(READER) as hub:
-        [(about, said)] = bad(await collect(check_versions(hub)))
+        [(about, message)] = bad(await collect(check_versions(hub)))
         assert about == "versions"
-        assert "cannot be read" in said
+        assert "cannot be read" in message
         token = tmp_path / "token"
         token.write_text(jwt(DAY, sub="system:serviceaccount:fleet:fb-fleetbus-projector"))
         monkeypatch.setattr("fleetbus_cli.doctor.hub._TOKEN", token)
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "hub")
-        found = await collect(check_versions(hub))
-    assert not bad(found)
-    assert [one.message for one in found] == [
+        findings = await collect(check_versions(hub))
+    assert not bad(findings)
+    assert [finding.message for finding in findings] == [
         "not compared: fb-fleetbus-projector may not list Deployments"
     ]
 
@@ -341,8 +347,12 @@ def test_in_a_pod_of_the_chart_its_component_is_known():
         return this_component(lambda: jwt(DAY, sub=f"system:serviceaccount:fleet:{name}"))
 
     assert of("fb-fleetbus-query-api") == Component("query-api", "fleet", "fb-fleetbus-query-api")
-    found = [of(f"fb-fleetbus-{name}") for name in ("pool", "reconciler-shop", "nats")]
-    assert [one.kind if one else "" for one in found] == ["watcher-pool", "reconciler", ""]
+    components = [of(f"fb-fleetbus-{name}") for name in ("pool", "reconciler-shop", "nats")]
+    assert [component.kind if component else "" for component in components] == [
+        "watcher-pool",
+        "reconciler",
+        "",
+    ]
     assert this_component(str) is None
 
 

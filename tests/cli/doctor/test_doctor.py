@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 async def found(checks: AsyncIterator[Finding]) -> dict[str, str]:
     """Everything that is not right: severity and message, by the part that it is about."""
-    bad = [one async for one in checks if one.severity is not Severity.OK]
-    assert all(one.advice for one in bad)
-    return {one.about: f"{one.severity}: {one.message}" for one in bad}
+    bad = [finding async for finding in checks if finding.severity is not Severity.OK]
+    assert all(finding.advice for finding in bad)
+    return {finding.about: f"{finding.severity}: {finding.message}" for finding in bad}
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ async def test_a_store_that_would_forget_and_overflow_and_holds_nothing(redis: R
     bad = await found(check_store(redis, Snapshot(redis).keys))
     assert set(bad) == {"store", "snapshot"}
     assert bad["snapshot"] == "error: the snapshot is empty"
-    by_text = {one.message async for one in check_store(redis, Snapshot(redis).keys)}
+    by_text = {finding.message async for finding in check_store(redis, Snapshot(redis).keys)}
     assert any("appendonly is off" in text for text in by_text)
     assert any("no maxmemory" in text for text in by_text)
 
@@ -215,24 +215,24 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
 @pytest.mark.usefixtures("nowhere")
 def test_servers_that_are_away_are_findings_and_status_1(capsys: pytest.CaptureFixture[str]):
     assert status_of(app, ["doctor"]) == 1
-    shown = capsys.readouterr()
-    assert shown.err == ""
-    assert [line.split()[:2] for line in shown.out.splitlines()] == [
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert [line.split()[:2] for line in captured.out.splitlines()] == [
         ["ABOUT", "FINDING"],
         ["ERROR", "nats"],
         ["ERROR", "store"],
         ["warn", "hub"],
     ]
-    assert "S3CRET" not in shown.out
+    assert "S3CRET" not in captured.out
 
 
 @pytest.mark.usefixtures("nowhere")
 def test_findings_can_be_read_by_programs(capsys: pytest.CaptureFixture[str]):
     assert status_of(app, ["doctor", "-o", "json"]) == 1
     findings = json.loads(capsys.readouterr().out)["findings"]
-    assert [(one["about"], one["severity"]) for one in findings] == [
+    assert [(finding["about"], finding["severity"]) for finding in findings] == [
         ("nats", "error"),
         ("store", "error"),
         ("hub", "warning"),
     ]
-    assert all(one["advice"] for one in findings)
+    assert all(finding["advice"] for finding in findings)

@@ -47,20 +47,20 @@ async def test_b13_what_is_no_nats_is_a_finding(content: bytes, monkeypatch: pyt
         with pytest.raises(BusError, match="NATS"):
             async with connect_nats(access, name="doctor"):
                 pass
-        assert [one async for one in check_nats_certificates(access)] == []
+        assert [finding async for finding in check_nats_certificates(access)] == []
 
 
 async def test_b13_a_client_comes_back_from_an_address_that_was_somebody_elses(tmp_path: Path):
-    held = HeldPort("127.0.0.1", 0)
-    access = NatsAccess(url=f"nats://127.0.0.1:{held.number}")
+    port = HeldPort("127.0.0.1", 0)
+    access = NatsAccess(url=f"nats://127.0.0.1:{port.number}")
     async with (
-        nats_server(store_dir=tmp_path, port=held.number) as server,
+        nats_server(store_dir=tmp_path, port=port.number) as server,
         connected(access, name="a") as bus,
     ):
         for content in GREETINGS[0], GREETINGS[-1]:
             await server.stop()
-            async with greeting(content, held.number):
+            async with greeting(content, port.number):
                 await eventually(lambda: "no NATS server" in bus.trouble())
             await server.restart()
             await eventually(lambda: bus.is_connected)
-    held.release()
+    port.release()
