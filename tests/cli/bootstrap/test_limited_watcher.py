@@ -58,10 +58,7 @@ async def test_s7_it_watches_what_was_named_and_is_refused_the_rest(
             messages = [stored.message for stored in await read_stream(bus)]
             beats = [message for message in messages if isinstance(message, Heartbeat)]
             listed = beats[-1].resources if beats else ()
-            return {
-                resource_status.resource: f"{resource_status.state} {resource_status.reason}".strip()
-                for resource_status in listed
-            }
+            return {entry.resource: f"{entry.state} {entry.reason}".strip() for entry in listed}
 
         async def is_refused_one() -> bool:
             reported = await states()
