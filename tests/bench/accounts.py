@@ -99,9 +99,9 @@ async def running(folder: Path, replicas: int, *, is_tls: bool) -> AsyncGenerato
         cert, key = authority.issue("nats")
         ca, tls = authority.ca, f'tls {{ cert_file: "{cert}", key_file: "{key}" }}'
     if replicas == 1:
-        async with secured_nats(folder / "nats", accounts(tls)) as one:
-            place = one.address.removeprefix("nats://")
-            yield Servers(place, [one.server.pid], ca)
+        async with secured_nats(folder / "nats", accounts(tls)) as nats:
+            place = nats.address.removeprefix("nats://")
+            yield Servers(place, [nats.server.pid], ca)
         return
     async with nats_cluster(folder / "nats", _MEMBERS[:replicas], more=accounts(tls)) as cluster:
         await cluster.healthy()
@@ -212,9 +212,9 @@ async def measure(sizes: Sizes) -> list[dict[str, Any]]:
             name = f"R{replicas}, {'TLS' if is_tls else 'plain'}"
             with scratch_folder("bench") as folder:
                 async with running(folder, replicas, is_tls=is_tls) as servers:
-                    found = await compare(servers, replicas, sizes)
-            lines.append({"name": f"{name}, one account", **found["inside"]})
-            lines.append({"name": f"{name}, through an import", **found["guest"]})
+                    compared = await compare(servers, replicas, sizes)
+            lines.append({"name": f"{name}, one account", **compared["inside"]})
+            lines.append({"name": f"{name}, through an import", **compared["guest"]})
     return lines
 
 

@@ -164,9 +164,9 @@ def _repeated(path: str, method: str = "GET", **body: Any) -> Iterable[Call]:
 def sample_pod(listed: int) -> dict[str, Any]:
     """The first of those that our server has."""
     cluster = cluster_with_pods(listed)
-    found = cluster.get("v1/pods", *cluster.names("v1/pods")[0])
-    assert found is not None
-    return found
+    pod = cluster.get("v1/pods", *cluster.names("v1/pods")[0])
+    assert pod is not None
+    return pod
 
 
 def sample_deployment(pod: dict[str, Any]) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def sample_deployment(pod: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def bench_requests(ours: Server, bare: Server, sizes: Sizes) -> list[Line]:
+async def bench_requests(emulated: Server, bare: Server, sizes: Sizes) -> list[Line]:
     pod = sample_pod(sizes.listed)
     plain = {"metadata": {"labels": pod["metadata"]["labels"]}, "spec": pod["spec"]}
     place = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
@@ -198,10 +198,12 @@ async def bench_requests(ours: Server, bare: Server, sizes: Sizes) -> list[Line]
     ]
     lines: list[Line] = []
     for name, calls, target in jobs:
-        found = await rate(ours, calls, sizes.seconds)
-        floor = await rate(bare, _repeated(f"/bytes/{found.size}", "POST", x=1), sizes.seconds)
-        measured = (found.per_second, found.cpu_us, floor.per_second, floor.cpu_us)
-        lines.append(Line(f"{name} ({found.size} B)", "/s", *measured, target))
+        measured_rate = await rate(emulated, calls, sizes.seconds)
+        floor = await rate(
+            bare, _repeated(f"/bytes/{measured_rate.size}", "POST", x=1), sizes.seconds
+        )
+        measured = (measured_rate.per_second, measured_rate.cpu_us, floor.per_second, floor.cpu_us)
+        lines.append(Line(f"{name} ({measured_rate.size} B)", "/s", *measured, target))
     return lines
 
 
@@ -226,7 +228,7 @@ async def _lists(
     return statistics.median(times), busy / count * 1e6, size
 
 
-async def bench_lists(ours: Server, bare: Server, sizes: Sizes) -> list[Line]:
+async def bench_lists(emulated: Server, bare: Server, sizes: Sizes) -> list[Line]:
     pods = "/api/v1/pods"
     identity = {"Accept-Encoding": "identity"}
     jobs: list[tuple[str, str, dict[str, str], str]] = [
@@ -243,8 +245,8 @@ async def bench_lists(ours: Server, bare: Server, sizes: Sizes) -> list[Line]:
     ]
     lines: list[Line] = []
     for name, path, headers, target in jobs:
-        await _lists(ours, path, headers, sizes.lists)
-        p50, cpu, size = await _lists(ours, path, headers, sizes.lists)
+        await _lists(emulated, path, headers, sizes.lists)
+        p50, cpu, size = await _lists(emulated, path, headers, sizes.lists)
         floor, floor_cpu, _ = await _lists(bare, f"/bytes/{size}", identity, sizes.lists)
         job = f"{name} ({size / 2**20:.1f} MB)"
         lines.append(Line(job, "ms", p50, cpu, floor, floor_cpu, target))
@@ -288,14 +290,14 @@ async def fan_out(
     counters = [counter for _, counter in pairs]
     await asyncio.gather(*(counter.opened for counter in counters))
     begun, before = time.perf_counter(), cpu_seconds(server.pid)
-    wanted = (await rate(server, writes, sizes.seconds)).requests * sizes.watchers
-    while (seen := sum(counter.count for counter in counters)) < wanted:
+    expected = (await rate(server, writes, sizes.seconds)).requests * sizes.watchers
+    while (received := sum(counter.count for counter in counters)) < expected:
         await asyncio.sleep(0.005)
-        assert time.perf_counter() < begun + 10 * sizes.seconds + 5, (seen, wanted)
+        assert time.perf_counter() < begun + 10 * sizes.seconds + 5, (received, expected)
     elapsed, busy = time.perf_counter() - begun, cpu_seconds(server.pid) - before
     for transport, _ in pairs:
         transport.close()
-    return seen / elapsed, busy / seen * 1e6
+    return received / elapsed, busy / received * 1e6
 
 
 async def _from_now_on(server: Server, path: str) -> str:
@@ -306,7 +308,7 @@ async def _from_now_on(server: Server, path: str) -> str:
     return f"{path}?watch=1&resourceVersion={version}"
 
 
-async def bench_watches(ours: Server, bare: Server, sizes: Sizes) -> list[Line]:
+async def bench_watches(emulated: Server, bare: Server, sizes: Sizes) -> list[Line]:
     pod = sample_pod(sizes.listed)
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
     pods = f"/api/v1/namespaces/{namespace}/pods"
@@ -329,7 +331,7 @@ async def bench_watches(ours: Server, bare: Server, sizes: Sizes) -> list[Line]:
     ]
     lines: list[Line] = []
     for job, size, path, writes, target in jobs:
-        per_second, cpu = await fan_out(ours, await _from_now_on(ours, path), writes, sizes)
+        per_second, cpu = await fan_out(emulated, await _from_now_on(emulated, path), writes, sizes)
         floor, floor_cpu = await fan_out(
             bare, "/watch", _repeated(f"/event/{size}", "POST", x=1), sizes
         )
@@ -361,12 +363,12 @@ async def bench_scale(sizes: Sizes) -> list[Line]:
 
 async def measure(sizes: Sizes) -> list[dict[str, Any]]:
     async with (
-        server("emulator", "serve", str(sizes.listed)) as ours,
+        server("emulator", "serve", str(sizes.listed)) as emulated,
         server("bare_server") as bare,
     ):
-        lines = await bench_lists(ours, bare, sizes)
-        lines += await bench_requests(ours, bare, sizes)
-        lines += await bench_watches(ours, bare, sizes)
+        lines = await bench_lists(emulated, bare, sizes)
+        lines += await bench_requests(emulated, bare, sizes)
+        lines += await bench_watches(emulated, bare, sizes)
     lines += await bench_scale(sizes)
     return [line._asdict() for line in lines]
 
@@ -378,8 +380,8 @@ def show(lines: list[dict[str, Any]]) -> None:
         unit = line["unit"]
         figures = ((line["ours"], unit), (line["cpu_us"], ""))
         figures += ((line["bare"], unit), (line["bare_cpu_us"], ""))
-        shown = [_shown(value, of) for value, of in figures]
-        print("{:<46}{:>14}{:>10}{:>14}{:>10}{:>12}".format(line["job"], *shown, line["target"]))
+        columns = [_shown(value, of) for value, of in figures]
+        print("{:<46}{:>14}{:>10}{:>14}{:>10}{:>12}".format(line["job"], *columns, line["target"]))
 
 
 def _shown(value: float | None, unit: str) -> str:

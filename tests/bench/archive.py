@@ -141,10 +141,14 @@ async def measure_archiver(folder: Path, count: int) -> Archiving:
 
 
 def _pod_event(number: int) -> Event:
-    made = make_pod(number)
-    body, found = json.dumps(made, separators=(",", ":")).encode(), made["metadata"]
+    pod = make_pod(number)
+    body, metadata = json.dumps(pod, separators=(",", ":")).encode(), pod["metadata"]
     return Source().modified(
-        found["name"], number + 1, namespace=found["namespace"], uid=found["uid"], body=body
+        metadata["name"],
+        number + 1,
+        namespace=metadata["namespace"],
+        uid=metadata["uid"],
+        body=body,
     )
 
 
@@ -155,12 +159,12 @@ def events_of_day(sizes: Sizes) -> Iterator[tuple[datetime, Event]]:
     """The events of a day, each object in its turn."""
     for number in range(sizes.events):
         at = _MIDNIGHT + _DAY * number / sizes.events
-        which = number * 7919 % sizes.objects
-        yield at, _small_event(which, number)
+        index = number * 7919 % sizes.objects
+        yield at, _small_event(index, number)
 
 
-def _small_event(which: int, version: int) -> Event:
-    source = Source(cluster=f"c{which % _CLUSTERS}", group="apps", resource=_RESOURCES[which % 5])
+def _small_event(index: int, version: int) -> Event:
+    source = Source(cluster=f"c{index % _CLUSTERS}", group="apps", resource=_RESOURCES[index % 5])
     template = {
         "containers": [{"name": "main", "image": f"registry/web:{version % 40}", **_LIMITS}]
     }
@@ -168,18 +172,18 @@ def _small_event(which: int, version: int) -> Event:
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {
-            "name": f"web-{which}",
-            "namespace": f"team-{which % 20}",
-            "uid": f"uid-{which}",
+            "name": f"web-{index}",
+            "namespace": f"team-{index % 20}",
+            "uid": f"uid-{index}",
             "resourceVersion": str(version),
             "generation": version // 7,
-            "labels": {"app": f"web-{which}", "team": f"team-{which % 20}"},
+            "labels": {"app": f"web-{index}", "team": f"team-{index % 20}"},
         },
         "spec": {"replicas": version % 9, "template": {"spec": template}},
         "status": {"readyReplicas": version % 9, "observedGeneration": version // 7, **_READY},
     }
     return source.modified(
-        f"web-{which}", version, namespace=f"team-{which % 20}", body=msgspec.json.encode(body)
+        f"web-{index}", version, namespace=f"team-{index % 20}", body=msgspec.json.encode(body)
     )
 
 
@@ -212,30 +216,30 @@ def write_day(folder: Path, sizes: Sizes) -> tuple[float, float]:
 
 def read_plain(folder: Path, where: EventFilter) -> int:
     """Find an object in plain files, as quickly as that is possible without an index."""
-    found, name = 0, msgspec.json.encode(where.name)
+    count, name = 0, msgspec.json.encode(where.name)
     for path in sorted((folder / "plain").iterdir()):
         for line in gzip.decompress(path.read_bytes()).splitlines():
-            found += name in line and where.matches(key_of(read_line(line)))
-    return found
+            count += name in line and where.matches(key_of(read_line(line)))
+    return count
 
 
 async def measure_day(folder: Path, sizes: Sizes) -> dict[str, Day]:
     """Write a day, and read one object of it."""
     seconds = await asyncio.to_thread(write_day, folder, sizes)
-    which = sizes.objects // 3
-    event = _small_event(which, 0)
+    index = sizes.objects // 3
+    event = _small_event(index, 0)
     where = EventFilter(event.cluster, event.group, event.resource, event.namespace, event.name)
     began = time.perf_counter()
     archive = open_archive(f"file://{folder}/day")
     events = archive.events(where, start=_MIDNIGHT, end=_MIDNIGHT + _DAY)
-    found = [one.sequence async for one in events]
+    sequences = [stored_event.sequence async for stored_event in events]
     read = time.perf_counter() - began
     began = time.perf_counter()
     same = read_plain(folder, where)
     plain = time.perf_counter() - began
-    assert len(found) == same
+    assert len(sequences) == same
     return {
-        "archive": Day(_size(folder / "day") / sizes.events, read, len(found), seconds[0]),
+        "archive": Day(_size(folder / "day") / sizes.events, read, len(sequences), seconds[0]),
         "plain gzip": Day(_size(folder / "plain") / sizes.events, plain, same, seconds[1]),
     }
 
@@ -252,7 +256,7 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
     return {
         "events": sizes.events,
         "archiver": asdict(live),
-        "day": {name: asdict(one) for name, one in day.items()},
+        "day": {name: asdict(each_day) for name, each_day in day.items()},
     }
 
 
@@ -265,10 +269,10 @@ def show(figures: dict[str, Any]) -> None:
         f"  {live['line_bytes']:6,.0f}  {live['stored_bytes']:8,.0f}  {live['peak_mb']:7.0f}"
     )
     print(f"a day of {figures['events']:,} small events   B per event   one object, s   written, s")
-    for name, one in figures["day"].items():
+    for name, cost in figures["day"].items():
         print(
-            f"  {name:<34}  {one['stored_bytes']:11,.0f}  {one['read_seconds']:14.2f}"
-            f"  {one['write_seconds']:11.1f}"
+            f"  {name:<34}  {cost['stored_bytes']:11,.0f}  {cost['read_seconds']:14.2f}"
+            f"  {cost['write_seconds']:11.1f}"
         )
 
 

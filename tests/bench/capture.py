@@ -77,12 +77,15 @@ async def store_objects(url: str, objects: list[tuple[str, dict[str, Any]]]) -> 
         await writer.ensure_generation()
         await writer.put_cluster(CLUSTER, ClusterRecord(name=CLUSTER, hub=True, connected=True))
         for gvr in {gvr for gvr, _ in objects}:
-            found = parse_resource(gvr)
+            resource = parse_resource(gvr)
             kind = next(str(obj["kind"]) for name, obj in objects if name == gvr)
             await writer.put_resource_state(
                 CLUSTER,
                 ResourceRecord(
-                    group=found.group, version=found.version, plural=found.plural, kind=kind
+                    group=resource.group,
+                    version=resource.version,
+                    plural=resource.plural,
+                    kind=kind,
                 ),
             )
         events = [_event(gvr, obj) for gvr, obj in objects]
@@ -91,13 +94,13 @@ async def store_objects(url: str, objects: list[tuple[str, dict[str, Any]]]) -> 
 
 
 def _event(gvr: str, obj: dict[str, Any]) -> Event:
-    found, meta = parse_resource(gvr), obj["metadata"]
+    resource, meta = parse_resource(gvr), obj["metadata"]
     return Event(
         cluster=CLUSTER,
         incarnation=Incarnation(1, "uid"),
-        group=found.group,
-        version=found.version,
-        resource=found.plural,
+        group=resource.group,
+        version=resource.version,
+        resource=resource.plural,
         kind=str(obj["kind"]),
         namespace=str(meta.get("namespace", "")),
         name=str(meta["name"]),
@@ -148,7 +151,7 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
             await capture(options, store=StoreAccess(url=server.url), nats=None, report=no_progress)
             captured = time.perf_counter() - began
             small = peak_mib(server.url, folder / "small.gz", "-r", "namespaces")
-            whole = peak_mib(server.url, folder / "whole.gz")
+            peak = peak_mib(server.url, folder / "whole.gz")
         opened = await _open(path, folder / "clusters", sizes)
         return {
             "objects": len(objects),
@@ -157,7 +160,7 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
             "plainGzipSeconds": plain,
             "captureMiB": path.stat().st_size / 2**20,
             "plainGzipMiB": (folder / "plain.gz").stat().st_size / 2**20,
-            "captureMemoryMiB": whole,
+            "captureMemoryMiB": peak,
             "smallCaptureMemoryMiB": small,
             **opened,
         }
@@ -195,8 +198,8 @@ async def _open(path: Path, folder: Path, sizes: Sizes) -> dict[str, Any]:
     }
 
 
-def show(found: dict[str, Any]) -> None:
-    print(f"{found['objects']} objects, {found['rawMiB']:.0f} MiB as JSON")
+def show(figures: dict[str, Any]) -> None:
+    print(f"{figures['objects']} objects, {figures['rawMiB']:.0f} MiB as JSON")
     rows = (
         ("capture", "captureSeconds", "s", "plainGzipSeconds", "gzip of the bodies"),
         ("size of the file", "captureMiB", "MiB", "plainGzipMiB", "gzip of the bodies"),
@@ -209,9 +212,11 @@ def show(found: dict[str, Any]) -> None:
         ),
         ("open", "openSeconds", "s", "createdSeconds", "created one by one"),
     )
-    for title, name, unit, baseline, what in rows:
-        print(f"{title:<20}{found[name]:>9.1f} {unit:<4} {what} {found[baseline]:.1f} {unit}")
-    print(f"target: {found['opened']} objects opened in at most {TARGET_SECONDS} s")
+    for title, name, unit, baseline, relation in rows:
+        print(
+            f"{title:<20}{figures[name]:>9.1f} {unit:<4} {relation} {figures[baseline]:.1f} {unit}"
+        )
+    print(f"target: {figures['opened']} objects opened in at most {TARGET_SECONDS} s")
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def rates(sizes: Sizes) -> Iterator[int]:
 async def count_commands(redis: Redis) -> dict[str, float]:
     """Commands, scripts and reads that the store has executed."""
     stats = await redis.info("commandstats")
-    calls = {name.removeprefix("cmdstat_"): one["calls"] for name, one in stats.items()}
+    calls = {name.removeprefix("cmdstat_"): stat["calls"] for name, stat in stats.items()}
     everything = await redis.info("stats")
     return {
         "scripts": sum(calls.get(name, 0) for name in _SCRIPTS),
@@ -114,14 +114,14 @@ async def through_fleetbus(
     ) as running:
         redis = Redis.from_url(running.redis_url)
         try:
-            found = [
+            windows = [
                 await observe(running, redis, cluster, sizes, rate) for rate in (0, *rates(sizes))
             ]
         finally:
             await redis.aclose()
         await asyncio.sleep(1)
     latencies, counts = read_latencies(running.notes), read_counts(running.notes)
-    return [describe(window, latencies, counts) for window in found]
+    return [describe(window, latencies, counts) for window in windows]
 
 
 def read_counts(notes: Path) -> list[list[tuple[float, int, int, int]]]:
@@ -135,18 +135,18 @@ def describe(
     counts: list[list[tuple[float, int, int, int]]],
 ) -> dict[str, Any]:
     seconds = window.end - window.begin
-    shown: dict[str, Any] = {
+    row: dict[str, Any] = {
         "rate": window.rate,
         "wake_ups_per_s": {name: round(n / seconds) for name, n in window.wake_ups.items()},
         "cpu_percent": {name: round(n / seconds * 100, 1) for name, n in window.cpu.items()},
     }
     if not window.changes:
-        return shown
-    ours = {name: n for name, n in window.cpu.items() if name != "apiserver"}
-    per_change = {name: round(n / window.changes * 1e3, 3) for name, n in ours.items()}
+        return row
+    own_cpu = {name: n for name, n in window.cpu.items() if name != "apiserver"}
+    per_change = {name: round(n / window.changes * 1e3, 3) for name, n in own_cpu.items()}
     workers = (n for name, n in per_change.items() if name.startswith("worker"))
     inside = [latency for at, latency in latencies if window.begin <= at < window.end]
-    return shown | {
+    return row | {
         "changes": window.changes,
         "cpu_ms_per_change": per_change,
         "cpu_ms_per_change_total": round(sum(per_change.values()), 3),
@@ -162,7 +162,7 @@ def per_run(
 ) -> dict[str, float | None]:
     total = [0, 0, 0]
     for of_one in counts:
-        inside = [one for one in of_one if window.begin <= one[0] < window.end]
+        inside = [sample for sample in of_one if window.begin <= sample[0] < window.end]
         if inside:
             total = [total[i] + inside[-1][i + 1] - inside[0][i + 1] for i in range(3)]
     runs, turns, sends = total
@@ -216,8 +216,8 @@ def show(figures: dict[str, Any]) -> None:
         print(name)
         for row in rows:
             print(f"  {row.pop('rate')}/s" if row.get("rate") else "  without changes")
-            for what, value in row.items():
-                print(f"    {what}: {value}")
+            for label, value in row.items():
+                print(f"    {label}: {value}")
 
 
 if __name__ == "__main__":

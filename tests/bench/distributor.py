@@ -72,9 +72,13 @@ TINY = Sizes(
 
 def quantiles(seconds: Iterable[float]) -> dict[str, float]:
     """In milliseconds."""
-    found = sorted(one * 1e3 for one in seconds)
-    cuts = statistics.quantiles(found, n=100, method="inclusive") if len(found) > 1 else found * 99
-    return {"p50": round(cuts[49], 1), "p99": round(cuts[98], 1), "max": round(found[-1], 1)}
+    ordered = sorted(second * 1e3 for second in seconds)
+    cuts = (
+        statistics.quantiles(ordered, n=100, method="inclusive")
+        if len(ordered) > 1
+        else ordered * 99
+    )
+    return {"p50": round(cuts[49], 1), "p99": round(cuts[98], 1), "max": round(ordered[-1], 1)}
 
 
 async def loop_of_applies(fleet: Distribution, *numbers: int) -> dict[str, Any]:
@@ -354,16 +358,16 @@ def show(figures: dict[str, Any]) -> None:
     print("| what | figure | target |")
     print("|---|---|---|")
     for name, path, target in TARGETS:
-        found: Any = figures.get(name)
-        for part in path:
-            found = found.get(part) if found else None
-        figure = "not measured" if found is None else found
+        figures_part: Any = figures.get(name)
+        for key in path:
+            figures_part = figures_part.get(key) if figures_part else None
+        figure = "not measured" if figures_part is None else figures_part
         print(f"| {name}: {', '.join(path)} | {figure} | {target} |")
     print("\n| what | figures |")
     print("|---|---|")
     for name, rows in figures.items():
-        for what, value in rows.items():
-            print(f"| {name}: {what} | {value} |")
+        for label, value in rows.items():
+            print(f"| {name}: {label} | {value} |")
 
 
 if __name__ == "__main__":

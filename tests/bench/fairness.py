@@ -171,12 +171,12 @@ async def start(services: Processes, stack: AsyncExitStack, **environment: str) 
 
 def summary(waits: list[tuple[float, float]], span: tuple[float, float]) -> dict[str, Any]:
     """Summarize the changes planned in a span of time; milliseconds."""
-    found = [wait * 1000 for planned, wait in waits if span[0] <= planned < span[1]]
-    if len(found) < 100:
-        return {"runs": len(found), "error": "too few reconciles were seen"}
-    cuts = statistics.quantiles(found, n=100)
-    figures = {"p50": cuts[49], "p90": cuts[89], "p99": cuts[98], "max": max(found)}
-    return {"runs": len(found)} | {name: round(value, 1) for name, value in figures.items()}
+    latencies = [wait * 1000 for planned, wait in waits if span[0] <= planned < span[1]]
+    if len(latencies) < 100:
+        return {"runs": len(latencies), "error": "too few reconciles were seen"}
+    cuts = statistics.quantiles(latencies, n=100)
+    figures = {"p50": cuts[49], "p90": cuts[89], "p99": cuts[98], "max": max(latencies)}
+    return {"runs": len(latencies)} | {name: round(value, 1) for name, value in figures.items()}
 
 
 def show(report: dict[str, Any]) -> None:

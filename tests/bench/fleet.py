@@ -109,12 +109,12 @@ TINY = Sizes(
 def summary(waits: Waits, span: tuple[float, float]) -> dict[str, Any]:
     """Summarize the changes of other clusters than the joining one, planned in a span;
     milliseconds."""
-    found = [w * 1000 for name, at, w in waits if span[0] <= at < span[1] and name != JOINER]
-    if len(found) < _FEW_SAMPLES:
-        return {"samples": len(found), "error": "too few"}
-    cuts = statistics.quantiles(found, n=100)
-    figures = {"p50": cuts[49], "p90": cuts[89], "p99": cuts[98], "max": max(found)}
-    return {"samples": len(found)} | {name: round(value, 1) for name, value in figures.items()}
+    latencies = [w * 1000 for name, at, w in waits if span[0] <= at < span[1] and name != JOINER]
+    if len(latencies) < _FEW_SAMPLES:
+        return {"samples": len(latencies), "error": "too few"}
+    cuts = statistics.quantiles(latencies, n=100)
+    figures = {"p50": cuts[49], "p90": cuts[89], "p99": cuts[98], "max": max(latencies)}
+    return {"samples": len(latencies)} | {name: round(value, 1) for name, value in figures.items()}
 
 
 @dataclass(slots=True)
@@ -205,8 +205,8 @@ async def bytes_in_plain_hashes(folder: Path, sizes: Sizes) -> int:
         empty = (await redis.info("memory"))["used_memory"]
         for name in names_of(sizes):
             objects = Objects(name, shape)
-            found = {"/".join(objects.place(i)): objects.body(i) for i in range(sizes.each)}
-            await cast("Any", redis.hset(name, mapping=cast("Any", found)))
+            bodies = {"/".join(objects.place(i)): objects.body(i) for i in range(sizes.each)}
+            await cast("Any", redis.hset(name, mapping=cast("Any", bodies)))
             done += sizes.each
             if done >= _HASHED:
                 break
@@ -227,8 +227,8 @@ async def steady(fleet: LargeFleet, recorder: Recorder, sizes: Sizes) -> dict[st
             begun = time.monotonic()
             await fleet.start_workers(f"worker-{kind}", **{kind: count})
             ready = time.monotonic() - begun
-            made = [f"{kind}-{number}" for number in range(count)]
-            left, seconds = await fleet.drained(made, sizes.drain)
+            names = [f"{kind}-{number}" for number in range(count)]
+            left, seconds = await fleet.drained(names, sizes.drain)
             figures[kind] = {
                 "controllers": count,
                 "ready_seconds": round(ready, 1),
@@ -267,14 +267,14 @@ async def differences(fleet: LargeFleet, sent: Report) -> int:
     wrong = 0
     deadline = time.monotonic() + _SETTLES
     for cluster, versions in sent.versions.items():
-        wanted = {(namespace, name): version for namespace, name, version in versions}
+        expected = {(namespace, name): version for namespace, name, version in versions}
         while True:
-            found = await fleet.reader.versions(cluster, PODS.key, list(wanted))
-            held = {name: each.resource_version for name, each in found.items()}
-            if held == wanted or time.monotonic() > deadline:
+            by_name = await fleet.reader.versions(cluster, PODS.key, list(expected))
+            stored = {name: each.resource_version for name, each in by_name.items()}
+            if stored == expected or time.monotonic() > deadline:
                 break
             await asyncio.sleep(0.1)  # the last changes are under way
-        wrong += sum(held.get(name) != version for name, version in wanted.items())
+        wrong += sum(stored.get(name) != version for name, version in expected.items())
     return wrong
 
 
@@ -335,8 +335,8 @@ def compare(spans: dict[str, dict[str, Any]], sizes: Sizes) -> dict[str, Any]:
         if count
     }
     moved = {
-        what: _ratio(spans["while one joins"][what], spans["with narrow controllers"][what])
-        for what in ("bare subscriber", "snapshot", "reconcile")
+        stage: _ratio(spans["while one joins"][stage], spans["with narrow controllers"][stage])
+        for stage in ("bare subscriber", "snapshot", "reconcile")
     }
     return {"one_more_controller": controllers, "p99_moved_by_a_join": moved}
 
@@ -350,20 +350,20 @@ def _ratio(now: dict[str, Any], before: dict[str, Any]) -> float | None:
 # --- slopes -------------------------------------------------------------------------------------
 
 
-def slopes(whole: dict[str, Any], few: dict[str, Any], small: dict[str, Any]) -> dict[str, Any]:
+def slopes(complete: dict[str, Any], few: dict[str, Any], small: dict[str, Any]) -> dict[str, Any]:
     """Compute the cost of one more cluster and of one more object, from three fleets.
 
     Args:
-        whole: the first sync of the whole fleet.
+        complete: the first sync of the whole fleet.
         few: of one with as many objects in fewer clusters.
         small: of one with fewer objects in as many clusters.
     """
-    objects = whole["objects"] - small["objects"]
-    clusters = whole["clusters"] - few["clusters"]
-    processes = whole["rss_mb"]
+    objects = complete["objects"] - small["objects"]
+    clusters = complete["clusters"] - few["clusters"]
+    processes = complete["rss_mb"]
     return {
-        "store_bytes_per_object": round((whole["store_bytes"] - small["store_bytes"]) / objects),
-        "store_bytes_per_cluster": round((whole["store_bytes"] - few["store_bytes"]) / clusters),
+        "store_bytes_per_object": round((complete["store_bytes"] - small["store_bytes"]) / objects),
+        "store_bytes_per_cluster": round((complete["store_bytes"] - few["store_bytes"]) / clusters),
         "rss_bytes_per_object": {
             name: round((mb - small["rss_mb"][name]) * 2**20 / objects)
             for name, mb in processes.items()
@@ -374,30 +374,30 @@ def slopes(whole: dict[str, Any], few: dict[str, Any], small: dict[str, Any]) ->
         },
         "idle_cpu_us_per_cluster_and_second": {
             name: round((cores - few["idle_cores"][name]) / clusters * 1e6)
-            for name, cores in whole["idle_cores"].items()
+            for name, cores in complete["idle_cores"].items()
         },
-        "sync_ms_per_cluster": round((whole["seconds"] - few["seconds"]) / clusters * 1e3, 2),
-        "sync_us_per_object": round((whole["seconds"] - small["seconds"]) / objects * 1e6),
+        "sync_ms_per_cluster": round((complete["seconds"] - few["seconds"]) / clusters * 1e3, 2),
+        "sync_us_per_object": round((complete["seconds"] - small["seconds"]) / objects * 1e6),
     }
 
 
-async def measure_slopes(folder: Path, sizes: Sizes, whole: dict[str, Any]) -> dict[str, Any]:
-    found: list[dict[str, Any]] = []
+async def measure_slopes(folder: Path, sizes: Sizes, syncs: dict[str, Any]) -> dict[str, Any]:
+    complete: list[dict[str, Any]] = []
     for name, smaller in {
         "few": replace(sizes, clusters=max(sizes.clusters // sizes.smaller, 1)),
         "small": replace(sizes, objects=sizes.objects // sizes.smaller),
     }.items():
         async with large_fleet(folder / name, names_of(smaller)) as fleet:
-            found.append(await first_sync(fleet, smaller))
-    return {"fewer_clusters": found[0], "fewer_objects": found[1], **slopes(whole, *found)}
+            complete.append(await first_sync(fleet, smaller))
+    return {"fewer_clusters": complete[0], "fewer_objects": complete[1], **slopes(syncs, *complete)}
 
 
 async def measure(sizes: Sizes) -> dict[str, Any]:
     with scratch_folder("bench-fleet") as folder:
-        whole = await measure_fleet(folder / "whole", sizes)
+        figures = await measure_fleet(folder / "whole", sizes)
         if sizes.smaller:
-            whole["slopes"] = await measure_slopes(folder, sizes, whole["first_sync"])
-    return {"benchmark": "a large fleet", "sizes": _as_dict(sizes), **whole}
+            figures["slopes"] = await measure_slopes(folder, sizes, figures["first_sync"])
+    return {"benchmark": "a large fleet", "sizes": _as_dict(sizes), **figures}
 
 
 def _as_dict(sizes: Sizes) -> dict[str, Any]:
@@ -422,15 +422,15 @@ def show(report: dict[str, Any]) -> None:
         f" baseline, the bodies in plain hashes: {report['plain_bytes_per_object']}"
     )
     print(f"memory of processes, MB: {report['rss_mb']}")
-    for kind, found in report["first_passes"].items():
-        print(f"first pass of {kind} controllers: {found}")
+    for kind, passes in report["first_passes"].items():
+        print(f"first pass of {kind} controllers: {passes}")
     for name, span in report["spans"].items():
         print(f"{name}, {span['seconds']} s; latencies in ms from the planned change")
         print(f"  cores: {span['cores']}")
         print(f"  CPU, us per change: {span['cpu_us_per_change']}")
-        for what in ("stored on the bus", "bare subscriber", "snapshot", "reconcile"):
-            if span[what]["samples"]:
-                print(f"  {what:18} {span[what]}")
+        for stage in ("stored on the bus", "bare subscriber", "snapshot", "reconcile"):
+            if span[stage]["samples"]:
+                print(f"  {stage:18} {span[stage]}")
     print(f"one more controller: {report['one_more_controller']}")
     print(f"one cluster joins with {sizes['joining']} objects in {report['joined_seconds']} s;")
     print(f"  p99 of the others times {report['p99_moved_by_a_join']}; target < 2")

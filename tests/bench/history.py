@@ -238,15 +238,15 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
     """The figures."""
     with scratch_folder("bench") as folder:
         async with recorded(folder, sizes) as past:
-            found: dict[str, Any] = {"events": sizes.events, "written_s": round(past.seconds, 1)}
-            found["stream_read"] = await _read_stream(past)
+            figures: dict[str, Any] = {"events": sizes.events, "written_s": round(past.seconds, 1)}
+            figures["stream_read"] = await _read_stream(past)
             async with query_api(folder, past.redis_url, nats_url=past.nats_url) as api:
                 with Client(api.url) as client:
                     await eventually(lambda: client.ask("/fleet/v1/history")[0] == HTTPStatus.OK)
                     for name, paths in _questions(past, sizes).items():
-                        found[name] = _ask(client, api.pid, paths)
-                found["rss_mb"] = round(rss_mb(api.pid))
-            return found
+                        figures[name] = _ask(client, api.pid, paths)
+                figures["rss_mb"] = round(rss_mb(api.pid))
+            return figures
 
 
 async def _read_stream(past: Past) -> dict[str, Any]:
@@ -312,13 +312,13 @@ def show(figures: dict[str, Any]) -> None:
     print(f"{figures['events']:,} events, written in {figures['written_s']} s")
     read = figures["stream_read"]
     print(f"  baseline: reading the {read['events']:,} events of the period: {read['s']} s")
-    for name, found in figures.items():
+    for name, timing in figures.items():
         if name not in _KINDS_OF_QUESTIONS:
             continue
         target = f" (<= {_TARGETS[name]})" if name in _TARGETS else ""
         print(
-            f"  {name:15} p50 {found['p50_ms']:8} ms{target}, worst {found['worst_ms']} ms,"
-            f" API CPU {found['api_cpu_ms']} ms, {found['bytes']:,} bytes"
+            f"  {name:15} p50 {timing['p50_ms']:8} ms{target}, worst {timing['worst_ms']} ms,"
+            f" API CPU {timing['api_cpu_ms']} ms, {timing['bytes']:,} bytes"
         )
     print(f"  query API: {figures['rss_mb']} MB")
 

@@ -71,13 +71,13 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
             kubeconfig = folder / "kubeconfig"
             servers.write_kubeconfig(kubeconfig)
             baseline = await through_a_watch_in_memory(cluster, kubeconfig, sizes)
-            ours = await through_fleetbus(cluster, folder, kubeconfig, sizes)
+            of_fleetbus = await through_fleetbus(cluster, folder, kubeconfig, sizes)
     return {
         "benchmark": "change to reconcile started",
         "changes_per_second": sizes.rate,
         "seconds": sizes.seconds,
         "unit": "ms",
-        "fleetbus": ours,
+        "fleetbus": of_fleetbus,
         "baseline: kubernetes_asyncio Watch in one process": baseline,
     }
 

@@ -99,8 +99,8 @@ class Fleet:
     async def owners(self) -> dict[str, str]:
         while True:
             with suppress(NoAnswer):  # on a busy machine we are slow as well
-                held = await PoolStore(self.bus, KeyValue(self.bus)).leases()
-                return {name: lease.member for name, lease in held.items()}
+                leases = await PoolStore(self.bus, KeyValue(self.bus)).leases()
+                return {name: lease.member for name, lease in leases.items()}
 
 
 # --- members ----------------------------------------------------------------------------------
@@ -150,18 +150,18 @@ async def churn(fleet: Fleet, rate: float, seed: int) -> None:
 
 
 def _change(fleet: Fleet, cluster: str, chance: random.Random, now: float) -> None:
-    made, plural = fleet.clusters[cluster], chance.choice(list(RESOURCES))
+    changed_cluster, plural = fleet.clusters[cluster], chance.choice(list(RESOURCES))
     gvr, name = RESOURCES[plural], f"o-{chance.randrange(5)}"
     body: dict[str, Any] = {"metadata": {"name": name, "annotations": {"at": str(now)}}}
     if plural == "services":
         body["spec"] = {"ports": [{"port": 80}]}
-    if made.get(gvr, "default", name) is None:
-        version = made.create(gvr, body, "default")["metadata"]["resourceVersion"]
+    if changed_cluster.get(gvr, "default", name) is None:
+        version = changed_cluster.create(gvr, body, "default")["metadata"]["resourceVersion"]
     elif chance.random() < 0.2:
-        made.delete(gvr, "default", name)
+        changed_cluster.delete(gvr, "default", name)
         return
     else:
-        changed = made.patch(gvr, "default", name, {"metadata": body["metadata"]})
+        changed = changed_cluster.patch(gvr, "default", name, {"metadata": body["metadata"]})
         version = changed["metadata"]["resourceVersion"]
     fleet.written[cluster, plural, name, version] = now
 
@@ -323,11 +323,11 @@ async def _reported(fleet: Fleet) -> tuple[list[Stored], dict[str, int]]:
 
 
 def _lost(fleet: Fleet, stored: list[Stored]) -> dict[str, int]:
-    found: dict[tuple[str, str], list[Any]] = {}
+    by_place: dict[tuple[str, str], list[Any]] = {}
     for each in stored:
         if isinstance(each.message, (Event, EpochEnd)):
             message = each.message
-            found.setdefault((message.cluster, message.resource), []).append(message)
+            by_place.setdefault((message.cluster, message.resource), []).append(message)
     lost = objects = 0
     for name, cluster in fleet.clusters.items():
         for plural, gvr in RESOURCES.items():
@@ -335,7 +335,7 @@ def _lost(fleet: Fleet, stored: list[Stored]) -> dict[str, int]:
                 obj["metadata"]["name"]: obj["metadata"]["resourceVersion"]
                 for obj in cluster.list(gvr)
             }
-            reported = mirror(found.get((name, plural), []))
+            reported = mirror(by_place.get((name, plural), []))
             objects += len(truth)
             lost += len(set(truth.items()) ^ set(reported.items()))
     return {"objects": objects, "lost": lost}
@@ -370,13 +370,14 @@ async def open_fleet(folder: Path, sizes: Sizes) -> AsyncGenerator[Fleet]:
 
 
 def _secret(fleet: Fleet, name: str) -> dict[str, Any]:
-    whole = fleet.servers.kubeconfig()
+    kubeconfig = fleet.servers.kubeconfig()
     parts = {
-        part: [e for e in whole[part] if e["name"] == name] for part in ("clusters", "contexts")
+        section: [e for e in kubeconfig[section] if e["name"] == name]
+        for section in ("clusters", "contexts")
     }
     users = [context["context"]["user"] for context in parts["contexts"]]
-    own = {"users": [user for user in whole.get("users", []) if user["name"] in users]}
-    document = whole | parts | own | {"current-context": name}
+    own_users = {"users": [user for user in kubeconfig.get("users", []) if user["name"] in users]}
+    document = kubeconfig | parts | own_users | {"current-context": name}
     return {
         "metadata": {"name": name, "labels": {"fleetbus.dev/kubeconfig": "true"}},
         "data": {"kubeconfig": base64.b64encode(json.dumps(document).encode()).decode()},

@@ -200,11 +200,11 @@ class _Loop:
 
     def _decode_all(self, servers: Sequence[Client]) -> list[_Pod]:
         path = f"/api/v1/pods?limit={_KUBECTL_PAGE}"
-        found: list[_Pod] = []
+        pods: list[_Pod] = []
         for server in servers:
             for body in server.pages(path):
-                found += self._decoder.decode(body).items
-        return found
+                pods += self._decoder.decode(body).items
+        return pods
 
 
 # --- measuring --------------------------------------------------------------------------------
@@ -320,7 +320,10 @@ async def measure_api(folder: Path, sizes: Sizes) -> dict[str, Any]:
         "store_mb": round(store.bytes / 1e6),
         "api": {name: round(value, 1) for name, value in memory.items()},
         "neighbour_alone": alone,
-        "cold": {name: round(statistics.median(one[name] for one in cold), 1) for name in cold[0]},
+        "cold": {
+            name: round(statistics.median(run_seconds[name] for run_seconds in cold), 1)
+            for name in cold[0]
+        },
         "lines": lines,
     }
 
@@ -350,14 +353,14 @@ def _can_sort(api: ApiProcess) -> bool:
 async def measure_servers(sizes: Sizes) -> dict[str, float]:
     """The p50 of each question, in ms, by its name."""
     words = (str(sizes.pods), str(sizes.clusters))
-    found: dict[str, float] = {}
+    medians: dict[str, float] = {}
     async with (
         process(module("bench.programs.pod_servers", *words)) as child,
-        AsyncExitStack() as own,
+        AsyncExitStack() as client_stack,
     ):
         assert child.stdout is not None
         urls = json.loads(await child.stdout.readline())
-        clients = [own.enter_context(Client(url)) for url in urls]
+        clients = [client_stack.enter_context(Client(url)) for url in urls]
         for question in make_questions(sizes):
             times, _ = await asyncio.to_thread(
                 time_rounds,
@@ -366,8 +369,8 @@ async def measure_servers(sizes: Sizes) -> dict[str, float]:
                 least=1,
                 most=sizes.gets,
             )
-            found[question.name] = round(statistics.median(times), 1)
-    return found
+            medians[question.name] = round(statistics.median(times), 1)
+    return medians
 
 
 async def measure(sizes: Sizes) -> dict[str, Any]:

@@ -67,10 +67,10 @@ async def whole(url: str, clusters: Sequence[Cluster], objects: int) -> float:
     try:
         reader = SnapshotReader(redis, SnapshotKeys())
         while time.monotonic() - began < _PATIENCE:
-            found = await reader.freshness([cluster.name for cluster in clusters], KEY)
-            if all(freshness.is_complete for freshness in found.values()):
-                held = [await reader.count(cluster.name, KEY) for cluster in clusters]
-                if sum(held) == objects + COPIES:
+            by_cluster = await reader.freshness([cluster.name for cluster in clusters], KEY)
+            if all(freshness.is_complete for freshness in by_cluster.values()):
+                counts = [await reader.count(cluster.name, KEY) for cluster in clusters]
+                if sum(counts) == objects + COPIES:
                     return time.monotonic() - began
             await asyncio.sleep(0.1)
     finally:

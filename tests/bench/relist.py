@@ -142,11 +142,11 @@ async def share_in_batches(link: Bus) -> float:
     info = await stream_info(link)
     last = info["state"]["last_seq"] if info else 0
     looked = range(last // 2 + 1, last, max(last // 2 // _SAMPLES, 1))
-    found = 0
+    batched = 0
     for seq in looked:
         message = await link.request(f"$JS.API.DIRECT.GET.{STREAM}", b'{"seq":%d}' % seq)
-        found += "Nats-Batch-Id" in (message.headers or {})
-    return found / max(len(looked), 1)
+        batched += "Nats-Batch-Id" in (message.headers or {})
+    return batched / max(len(looked), 1)
 
 
 async def measure_restart(folder: Path, objects: int) -> dict[str, Any]:
@@ -221,30 +221,30 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
 
 
 def show(report: dict[str, Any]) -> None:
-    what = f"relist of {report['objects']:,} pods"
-    print(f"{what:34}{'seconds':>10}{'singly':>10}{'floor':>10}{'in batches':>12}{'target':>8}")
+    title = f"relist of {report['objects']:,} pods"
+    print(f"{title:34}{'seconds':>10}{'singly':>10}{'floor':>10}{'in batches':>12}{'target':>8}")
     measured = [name for name in _SYNCS if name in report]
     for name in measured:
-        ours, singly = report[name], report[f"{name}_singly"]
-        times = f"{ours['seconds']:>10.2f}{singly['seconds']:>10.2f}"
-        share = f"{ours['batched']:>12.0%}"
+        figures, singly = report[name], report[f"{name}_singly"]
+        times = f"{figures['seconds']:>10.2f}{singly['seconds']:>10.2f}"
+        share = f"{figures['batched']:>12.0%}"
         print(f"{name:34}{times}{report[f'{name}_floor_seconds']:>10.2f}{share}{_SYNCS[name]:>8}")
         for key in ("cpu_us", "nats_cpu_us"):
-            print(f"{f'{name}: {key} per pod':34}{ours[key]:>10.1f}{singly[key]:>10.1f}")
-    ours, typed = report[measured[-1]]["cpu_us"], report["typed_list_cpu_us"]
-    print(f"{'CPU us per pod; typed list':44}{ours:>10.1f}{typed:>10.1f}")
+            print(f"{f'{name}: {key} per pod':34}{figures[key]:>10.1f}{singly[key]:>10.1f}")
+    figures, typed = report[measured[-1]]["cpu_us"], report["typed_list_cpu_us"]
+    print(f"{'CPU us per pod; typed list':44}{figures:>10.1f}{typed:>10.1f}")
     if "few" in report and "many" in report:
         show_growth(report["few"], report["many"])
     restart = report["restart"]
-    what = f"restart: lists of {restart['lists']} pages, probes {restart['probes']}"
-    print(f"{what:44}{restart['seconds']:>10.2f}")
+    title = f"restart: lists of {restart['lists']} pages, probes {restart['probes']}"
+    print(f"{title:44}{restart['seconds']:>10.2f}")
 
 
 def show_growth(few: dict[str, Any], many: dict[str, Any]) -> None:
     for name in ("rss_mb", "peak_mb"):
         growth = many[name] - few[name]
-        what = f"{name} of {few['objects']:,} and {many['objects']:,}, growth"
-        print(f"{what:44}{few[name]:>10.1f}{many[name]:>10.1f}{growth:>10.1f}{'<= 5':>10}")
+        title = f"{name} of {few['objects']:,} and {many['objects']:,}, growth"
+        print(f"{title:44}{few[name]:>10.1f}{many[name]:>10.1f}{growth:>10.1f}{'<= 5':>10}")
 
 
 if __name__ == "__main__":

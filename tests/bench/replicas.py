@@ -187,21 +187,21 @@ def _figure(
     replicas: int, kills: int, seconds: float, cluster: Cluster, stored: list[Stored]
 ) -> Figure:
     commits = {(change.name, str(change.rv)): change.time for change in _changes(cluster)}
-    found: dict[tuple[str, str], list[float]] = {}
+    by_change: dict[tuple[str, str], list[float]] = {}
     for each in stored:
         if (event := _live(each)) is None:
             continue
         key = event.name, event.resource_version
         at = datetime.fromisoformat(each.headers["Nats-Time-Stamp"])
-        found.setdefault(key, []).append((at - commits[key]).total_seconds() * 1000)
-    gaps = sorted(min(times) for times in found.values())
+        by_change.setdefault(key, []).append((at - commits[key]).total_seconds() * 1000)
+    gaps = sorted(min(times) for times in by_change.values())
     return Figure(
         replicas=replicas,
         kills=kills,
         changes=len(commits),
         per_second=round(len(commits) / seconds),
-        lost=len(commits.keys() - found.keys()),
-        doubled=sum(len(times) - 1 for times in found.values()),
+        lost=len(commits.keys() - by_change.keys()),
+        doubled=sum(len(times) - 1 for times in by_change.values()),
         p50_ms=round(gaps[len(gaps) // 2], 1),
         p99_ms=round(gaps[len(gaps) * 99 // 100], 1),
         longest_ms=round(gaps[-1], 1),

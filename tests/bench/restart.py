@@ -101,8 +101,8 @@ class Workers:
     async def _handled(self, before: int, name: str, turn: str) -> float:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            for at, of, seen in self.lines()[before:]:
-                if (of, seen) == (name, turn):
+            for at, of, turn_seen in self.lines()[before:]:
+                if (of, turn_seen) == (name, turn):
                     return float(at)
             await asyncio.sleep(0.02)
         raise RuntimeError(f"the change of {name} was not handled within 60 s")
@@ -115,8 +115,8 @@ async def settled(redis: Any, objects: int) -> None:
     try:
         while time.monotonic() < deadline:
             stats = await work.stats()
-            known = await redis.hlen(RECORD)
-            if known == objects and not stats.depth and not stats.processing:
+            recorded = await redis.hlen(RECORD)
+            if recorded == objects and not stats.depth and not stats.processing:
                 return
             await asyncio.sleep(0.5)
     finally:

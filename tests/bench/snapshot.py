@@ -71,8 +71,8 @@ def make_body(index: int, version: int) -> bytes:
         },
         "ownerReferences": [{"uid": f"rs-{index % 100}", "kind": "ReplicaSet", "name": "rs"}],
     }
-    rest = {"env": [{"name": f"VARIABLE_{n}", "value": "x" * 40} for n in range(40)]}
-    return msgspec.json.encode({"metadata": metadata, "spec": rest})
+    spec = {"env": [{"name": f"VARIABLE_{n}", "value": "x" * 40} for n in range(40)]}
+    return msgspec.json.encode({"metadata": metadata, "spec": spec})
 
 
 def make_event(index: int, version: int) -> Event:
@@ -150,8 +150,8 @@ async def bench_read(redis: Redis, sizes: Sizes) -> list[Line]:
     residual = ListQuery(clusters=["eu1"], resource=PODS, labels=LabelSelector.parse("app!=app-1"))
 
     async def floor(_: int) -> bytes:
-        found = await redis.hmget(SnapshotKeys().bodies("eu1", PODS), fields)
-        return b",".join(cast("list[bytes]", found))
+        bodies = await redis.hmget(SnapshotKeys().bodies("eu1", PODS), fields)
+        return b",".join(cast("list[bytes]", bodies))
 
     async def listed(query: ListQuery) -> bytes:
         return b",".join(entry.body for entry in (await reader.list(query)).entries)

@@ -25,7 +25,10 @@ def test_every_benchmark_has_a_smoke_run():
 @pytest.mark.timeout(180)  # services start and stop, which takes long where cores are few
 @pytest.mark.parametrize(
     "name",
-    [one if one in _SMALL else pytest.param(one, marks=pytest.mark.full) for one in BENCHMARKS],
+    [
+        benchmark if benchmark in _SMALL else pytest.param(benchmark, marks=pytest.mark.full)
+        for benchmark in BENCHMARKS
+    ],
 )
 async def test_a_benchmark_runs(name: str, capsys: pytest.CaptureFixture[str]):
     benchmark = importlib.import_module(f"bench.{name}")

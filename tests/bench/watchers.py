@@ -125,10 +125,10 @@ class Changes:
     async def run(self, seconds: float) -> None:
         start, done = time.perf_counter(), 0
         while (passed := time.perf_counter() - start) < seconds:
-            wanted = int(passed * self._sizes.rate)
-            if wanted > done:
-                await self._writer.apply([self._event() for _ in range(min(wanted - done, 50))])
-                done += min(wanted - done, 50)
+            due = int(passed * self._sizes.rate)
+            if due > done:
+                await self._writer.apply([self._event() for _ in range(min(due - done, 50))])
+                done += min(due - done, 50)
             await asyncio.sleep(0.005)
 
     def _event(self) -> Event:
@@ -173,22 +173,22 @@ async def _measure(folder: Path, store: SeededStore, sizes: Sizes) -> dict[str, 
     async with AsyncExitStack() as first:
         api = await first.enter_async_context(query_api(folder, store.url, USER_WATCHES=many))
         address[0] = api.url
-        tasks += [asyncio.create_task(one.run(address)) for one in watchers]
+        tasks += [asyncio.create_task(watcher.run(address)) for watcher in watchers]
         try:
-            await eventually(lambda: all(one.is_open for one in watchers))
-            cpu, own = cpu_seconds(api.pid), time.process_time()
+            await eventually(lambda: all(watcher.is_open for watcher in watchers))
+            cpu, own_cpu = cpu_seconds(api.pid), time.process_time()
             await changes.run(sizes.seconds)
             await eventually(lambda: _are_through(watchers, changes))
-            spent = (cpu_seconds(api.pid) - cpu, time.process_time() - own)
-            found = _figures(watchers, *spent, rss_mb(api.pid))
+            spent = (cpu_seconds(api.pid) - cpu, time.process_time() - own_cpu)
+            figures = _figures(watchers, *spent, rss_mb(api.pid))
         except BaseException:
             await _cancel(tasks)
             raise
     try:
-        found["restart"] = await _restart(folder, store, sizes, changes, watchers, address)
+        figures["restart"] = await _restart(folder, store, sizes, changes, watchers, address)
     finally:
         await _cancel(tasks)
-    return {"watchers": sizes.watchers, "rate": sizes.rate, "resource": PODS, **found}
+    return {"watchers": sizes.watchers, "rate": sizes.rate, "resource": PODS, **figures}
 
 
 async def _restart(
@@ -206,28 +206,30 @@ async def _restart(
         address[0] = api.url
         began = time.perf_counter()
         await changes.run(_SETTLE)
-        await eventually(lambda: all(one.is_open for one in watchers))
+        await eventually(lambda: all(watcher.is_open for watcher in watchers))
         await eventually(lambda: _are_through(watchers, changes))
         return {
             "caught_up_s": round(time.perf_counter() - began - _SETTLE, 2),
-            "lost": sum(one.seen != changes.last for one in watchers),
-            "relists": sum(one.relists for one in watchers),
+            "lost": sum(watcher.seen != changes.last for watcher in watchers),
+            "relists": sum(watcher.relists for watcher in watchers),
         }
 
 
 def _are_through(watchers: Sequence[Watcher], changes: Changes) -> bool:
-    return all(one.seen == changes.last for one in watchers)
+    return all(watcher.seen == changes.last for watcher in watchers)
 
 
-def _figures(watchers: Sequence[Watcher], cpu: float, own: float, rss: float) -> dict[str, Any]:
-    delays = sorted(one for watcher in watchers for one in watcher.delays)
+def _figures(
+    watchers: Sequence[Watcher], cpu: float, client_cpu: float, rss: float
+) -> dict[str, Any]:
+    delays = sorted(delay for watcher in watchers for delay in watcher.delays)
     return {
         "deliveries": len(delays),
         "p50_ms": round(statistics.median(delays) * 1e3, 1),
         "p99_ms": round(delays[int(len(delays) * 0.99)] * 1e3, 1),
         "worst_ms": round(delays[-1] * 1e3, 1),
         "cpu_us_per_delivery": round(cpu / len(delays) * 1e6, 1),
-        "client_cpu_us_per_delivery": round(own / len(delays) * 1e6, 1),
+        "client_cpu_us_per_delivery": round(client_cpu / len(delays) * 1e6, 1),
         "load": round(os.getloadavg()[0], 1),
         "rss_mb": round(rss),
     }

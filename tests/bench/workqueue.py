@@ -98,7 +98,7 @@ async def bench_rates(redis: Redis, seconds: float) -> list[dict[str, Any]]:
         return run
 
     async def deduplicated() -> None:
-        await queue.add(known)
+        await queue.add(additions)
 
     lines = [
         await rate("floor: PING, await each", 1, ping),
@@ -108,8 +108,8 @@ async def bench_rates(redis: Redis, seconds: float) -> list[dict[str, Any]]:
         await rate("add+take+done, 100 items, 50 clusters", 100, cycle(make_adds(100, 50))),
         await rate("add+take+done, 500 items, 50 clusters", 500, cycle(make_adds(500, 50))),
     ]
-    known = make_adds(100, 50)
-    await queue.add(known)
+    additions = make_adds(100, 50)
+    await queue.add(additions)
     lines.append(await rate("add of known keys, 100 items", 100, deduplicated))
     assert await queue.done(await queue.take(500)) == []
     assert await redis.keys("*") == []
@@ -121,17 +121,17 @@ async def bench_one_key(redis: Redis, changes: int) -> list[dict[str, Any]]:
     queue = RedisQueue(redis, "bench")
     request = make_adds(1, 1)[0].request
     await queue.add([Add(request)])
-    held = await queue.take(1)
+    leases = await queue.take(1)
     started = time.perf_counter()
     for start in range(0, changes, 100):
         triggers = (encode_trigger(1, str(start + n)) for n in range(100))
         await queue.add([Add(request, trigger=trigger) for trigger in triggers])
     elapsed = time.perf_counter() - started
     runs = 0
-    while held:
-        assert await queue.done(held) == []
-        held = await queue.take(10)
-        runs += len(held)
+    while leases:
+        assert await queue.done(leases) == []
+        leases = await queue.take(10)
+        runs += len(leases)
     assert runs == 1
     name = f"{changes} changes of one processed key"
     return [{"name": name, "further runs": runs, "changes/s": round(changes / elapsed)}]

@@ -32,7 +32,7 @@ POD = Source().added("web", 1)
 
 
 def names(values: Object) -> set[str]:
-    return {one["metadata"]["name"] for one in render(values)}
+    return {obj["metadata"]["name"] for obj in render(values)}
 
 
 def deployment(values: Object) -> Object:
@@ -41,7 +41,7 @@ def deployment(values: Object) -> Object:
 
 def environment(spec: Object) -> dict[str, Any]:
     (container,) = spec["template"]["spec"]["containers"]
-    return {one["name"]: one.get("value") for one in container["env"]}
+    return {variable["name"]: variable.get("value") for variable in container["env"]}
 
 
 def egress(values: Object) -> list[Object]:
@@ -49,7 +49,7 @@ def egress(values: Object) -> list[Object]:
 
 
 def test_nothing_of_it_is_rendered_unless_it_is_enabled():
-    assert not [one for one in names({}) if "archive" in one]
+    assert not [name for name in names({}) if "archive" in name]
     projector = find(render({}), "Deployment", "fb-fleetbus-projector")["spec"]
     assert "FLEETBUS_RECONCILER_ARCHIVER" not in environment(projector)
     projector = find(render(IN_BUCKET), "Deployment", "fb-fleetbus-projector")["spec"]
@@ -62,15 +62,19 @@ def test_a9_the_query_api_reads_the_bucket_with_a_secret_of_its_own_if_it_has_on
 
     def secrets(spec: Object) -> dict[str, str]:
         volumes = spec["template"]["spec"]["volumes"]
-        return {one["name"]: one["secret"]["secretName"] for one in volumes if "secret" in one}
+        return {
+            volume["name"]: volume["secret"]["secretName"]
+            for volume in volumes
+            if "secret" in volume
+        }
 
     spec = query_api(IN_BUCKET)
     archiver = IN_BUCKET["archiver"]
     assert environment(spec)["FLEETBUS_QUERY_API_ARCHIVE_URL"] == archiver["url"]
     assert secrets(spec)["archive-credentials"] == archiver["credentialsSecret"]
-    own = {**IN_BUCKET, "queryApi": {"archiveCredentialsSecret": "reader"}}
-    assert secrets(query_api(own))["archive-credentials"] == "reader"
-    assert secrets(deployment(own))["archive-credentials"] == archiver["credentialsSecret"]
+    own_secret = {**IN_BUCKET, "queryApi": {"archiveCredentialsSecret": "reader"}}
+    assert secrets(query_api(own_secret))["archive-credentials"] == "reader"
+    assert secrets(deployment(own_secret))["archive-credentials"] == archiver["credentialsSecret"]
     for values in (ON_VOLUME, {}):
         assert "FLEETBUS_QUERY_API_ARCHIVE_URL" not in environment(query_api(values))
         assert "archive-credentials" not in secrets(query_api(values))
@@ -85,11 +89,11 @@ def test_one_process_archives_and_the_next_begins_when_it_has_ended():
 
 def test_s2_a_bucket_has_its_credentials_from_files_of_a_secret():
     spec = deployment(IN_BUCKET)
-    found = environment(spec)
-    assert found["FLEETBUS_ARCHIVER_URL"] == "s3://events/fleet"
-    assert found["FLEETBUS_ARCHIVER_CREDENTIALS_DIR"] == "/etc/fleetbus/archive"
-    assert found["FLEETBUS_ARCHIVER_KEEP"] == "30d"
-    volumes = {one["name"]: one for one in spec["template"]["spec"]["volumes"]}
+    variables = environment(spec)
+    assert variables["FLEETBUS_ARCHIVER_URL"] == "s3://events/fleet"
+    assert variables["FLEETBUS_ARCHIVER_CREDENTIALS_DIR"] == "/etc/fleetbus/archive"
+    assert variables["FLEETBUS_ARCHIVER_KEEP"] == "30d"
+    volumes = {volume["name"]: volume for volume in spec["template"]["spec"]["volumes"]}
     assert volumes["archive-credentials"]["secret"]["secretName"] == "archive-login"
     assert "archive" not in volumes
     assert "fb-fleetbus-archive" not in names(IN_BUCKET)
@@ -99,13 +103,17 @@ def test_a_volume_is_kept_with_the_archive_when_the_release_goes():
     claim = find(render(ON_VOLUME), "PersistentVolumeClaim", "fb-fleetbus-archive")
     assert claim["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
     spec = deployment(ON_VOLUME)["template"]["spec"]
-    (volume,) = [one for one in spec["volumes"] if one["name"] == "archive"]
+    (volume,) = [each_volume for each_volume in spec["volumes"] if each_volume["name"] == "archive"]
     assert volume["persistentVolumeClaim"]["claimName"] == "fb-fleetbus-archive"
     url = environment(deployment(ON_VOLUME))["FLEETBUS_ARCHIVER_URL"]
-    (mount,) = [one for one in spec["containers"][0]["volumeMounts"] if one["name"] == "archive"]
+    (mount,) = [
+        each_mount
+        for each_mount in spec["containers"][0]["volumeMounts"]
+        if each_mount["name"] == "archive"
+    ]
     assert url.startswith(f"file://{mount['mountPath']}/")
-    own = {"enabled": True, "persistence": {"enabled": True, "existingClaim": "mine"}}
-    assert "fb-fleetbus-archive" not in names({"archiver": own})
+    own_claim = {"enabled": True, "persistence": {"enabled": True, "existingClaim": "mine"}}
+    assert "fb-fleetbus-archive" not in names({"archiver": own_claim})
 
 
 @pytest.mark.parametrize("both", [False, True])
@@ -116,9 +124,9 @@ def test_it_is_refused_with_no_place_and_with_two(both: bool):
 
 
 def test_s9_it_reaches_nats_and_the_bucket_and_nothing_of_a_volume_but_nats():
-    ports = [[one["port"] for one in rule["ports"]] for rule in egress(IN_BUCKET)]
+    ports = [[port["port"] for port in rule["ports"]] for rule in egress(IN_BUCKET)]
     assert ports == [[4222], [443]]
-    assert [[one["port"] for one in rule["ports"]] for rule in egress(ON_VOLUME)] == [[4222]]
+    assert [[port["port"] for port in rule["ports"]] for rule in egress(ON_VOLUME)] == [[4222]]
     minio = {"namespaceSelector": {"matchLabels": {"name": "minio"}}}
     policy = {"archive": [minio], "archivePorts": [9000]}
     rule = egress({**IN_BUCKET, "networkPolicy": policy})[1]
@@ -159,8 +167,8 @@ async def test_s4_it_archives_with_the_rights_of_its_user_and_no_others(tmp_path
         await ensure_archiver(projector)
         headers = build(POD, MESSAGE_KEY)
         await pool.request(subject_of(POD), encode(POD), headers=headers)
-        own = server.environment("archiver")
-        fields = {key.removeprefix("FLEETBUS_").lower(): one for key, one in own.items()}
+        variables = server.environment("archiver")
+        fields = {key.removeprefix("FLEETBUS_").lower(): value for key, value in variables.items()}
         settings = ArchiverSettings(url=f"file://{tmp_path}/archive")
         shared = load_settings(SharedSettings, **fields)
         archiver = asyncio.create_task(run(settings, shared, health=health), name="archiver")

@@ -39,7 +39,7 @@ def certificate(objects: list[Object], name: str, key: str = "tls.crt") -> x509.
 
 def settings(objects: list[Object], name: str) -> dict[str, Any]:
     pod = find(objects, "Deployment", f"fb-fleetbus-{name}")["spec"]["template"]["spec"]
-    return {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+    return {variable["name"]: variable.get("value") for variable in pod["containers"][0]["env"]}
 
 
 def ca_sources(objects: list[Object]) -> list[tuple[str, str]]:
@@ -57,14 +57,14 @@ def test_certificates_are_of_one_ca_and_for_the_names_that_clients_use():
     objects = render({})
     ca = certificate(objects, "ca", "tls.crt")
     for name, hosts in HOSTS.items():
-        made = certificate(objects, f"{name}-tls")
-        made.verify_directly_issued_by(ca)
+        issued = certificate(objects, f"{name}-tls")
+        issued.verify_directly_issued_by(ca)
         assert certificate(objects, f"{name}-tls", "ca.crt") == ca
-        names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = issued.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         assert {*hosts, "localhost"} <= set(names.get_values_for_type(x509.DNSName))
-        lasts = made.not_valid_after_utc - made.not_valid_before_utc
+        lasts = issued.not_valid_after_utc - issued.not_valid_before_utc
         assert lasts == timedelta(days=5 * 365)
-        assert isinstance(made.public_key(), EllipticCurvePublicKey)
+        assert isinstance(issued.public_key(), EllipticCurvePublicKey)
     lasts = ca.not_valid_after_utc - ca.not_valid_before_utc
     assert lasts == timedelta(days=20 * 365)
 
@@ -72,13 +72,13 @@ def test_certificates_are_of_one_ca_and_for_the_names_that_clients_use():
 def test_s2_every_component_speaks_tls_with_the_embedded_stores():
     objects = render({})
     for name in ("projector", "distributor", "pool", "watcher-hub"):
-        found = settings(objects, name)
-        assert found["FLEETBUS_NATS_URL"] == "tls://fb-fleetbus-nats.fleetbus.svc:4222"
-        assert found["FLEETBUS_NATS_CA_FILE"] == "/etc/fleetbus/nats/ca.crt"
+        variables = settings(objects, name)
+        assert variables["FLEETBUS_NATS_URL"] == "tls://fb-fleetbus-nats.fleetbus.svc:4222"
+        assert variables["FLEETBUS_NATS_CA_FILE"] == "/etc/fleetbus/nats/ca.crt"
     for name in ("projector", "distributor", "query-api"):
-        found = settings(objects, name)
-        assert found["FLEETBUS_REDIS_URL"].startswith("rediss://")
-        assert found["FLEETBUS_REDIS_CA_FILE"] == "/etc/fleetbus/redis/ca.crt"
+        variables = settings(objects, name)
+        assert variables["FLEETBUS_REDIS_URL"].startswith("rediss://")
+        assert variables["FLEETBUS_REDIS_CA_FILE"] == "/etc/fleetbus/redis/ca.crt"
     assert ca_sources(objects) == [
         ("nats", "fb-fleetbus-nats-tls"),
         ("redis", "fb-fleetbus-valkey-tls"),
@@ -92,33 +92,39 @@ def test_s2_every_component_speaks_tls_with_the_embedded_stores():
 
 def test_one_value_switches_it_off_for_a_mesh():
     objects = render({"tls": {"enabled": False}})
-    found = settings(objects, "distributor")
-    assert found["FLEETBUS_NATS_URL"].startswith("nats://")
-    assert found["FLEETBUS_REDIS_URL"].startswith("redis://")
-    assert "FLEETBUS_NATS_CA_FILE" not in found
-    assert "FLEETBUS_REDIS_CA_FILE" not in found
+    variables = settings(objects, "distributor")
+    assert variables["FLEETBUS_NATS_URL"].startswith("nats://")
+    assert variables["FLEETBUS_REDIS_URL"].startswith("redis://")
+    assert "FLEETBUS_NATS_CA_FILE" not in variables
+    assert "FLEETBUS_REDIS_CA_FILE" not in variables
     assert ca_sources(objects) == []
-    made = {one["metadata"]["name"] for one in of_kind(objects, "Secret")}
-    assert "fb-fleetbus-nats-tls" not in made
-    assert "fb-fleetbus-query-api-tls" in made, "tokens never travel in clear text"
+    secret_names = {obj["metadata"]["name"] for obj in of_kind(objects, "Secret")}
+    assert "fb-fleetbus-nats-tls" not in secret_names
+    assert "fb-fleetbus-query-api-tls" in secret_names, "tokens never travel in clear text"
 
 
 def test_a_secret_of_ones_own_is_used_and_none_is_made():
     objects = render(VALUES["high availability"])
     assert ca_sources(objects) == [("nats", "nats-tls"), ("redis", "valkey-tls")]
-    made = {one["metadata"]["name"] for one in of_kind(objects, "Secret")}
-    assert not {"fb-fleetbus-nats-tls", "fb-fleetbus-valkey-tls"} & made
+    secret_names = {obj["metadata"]["name"] for obj in of_kind(objects, "Secret")}
+    assert not {"fb-fleetbus-nats-tls", "fb-fleetbus-valkey-tls"} & secret_names
 
 
 def test_cert_manager_makes_them_where_an_issuer_is_named():
     issuer = {"name": "fleet-ca", "kind": "ClusterIssuer"}
     objects = render({"tls": {"issuerRef": issuer}, "externalSubscribers": [AUDIT]})
-    made = of_kind(objects, "Certificate")
-    assert {one["spec"]["secretName"] for one in made} == {
+    certificates = of_kind(objects, "Certificate")
+    assert {certificate_object["spec"]["secretName"] for certificate_object in certificates} == {
         f"fb-fleetbus-{name}-tls" for name in HOSTS
     }
-    assert all(one["spec"]["issuerRef"] == issuer for one in made)
-    assert [one for one in of_kind(objects, "Secret") if one["type"] == "kubernetes.io/tls"] == []
+    assert all(
+        certificate_object["spec"]["issuerRef"] == issuer for certificate_object in certificates
+    )
+    assert [
+        secret_object
+        for secret_object in of_kind(objects, "Secret")
+        if secret_object["type"] == "kubernetes.io/tls"
+    ] == []
     assert "ca.crt" not in secret(objects, "fb-fleetbus-subscriber-audit-nats")
     assert ca_sources(objects)[0] == ("nats", "fb-fleetbus-nats-tls")
 
@@ -166,7 +172,7 @@ async def served(address: str) -> bytes | None:
         trusting = ssl.create_default_context()
         trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
         await writer.start_tls(trusting)
-        shown: ssl.SSLObject = writer.get_extra_info("ssl_object")
-        return shown.getpeercert(binary_form=True)
+        tls: ssl.SSLObject = writer.get_extra_info("ssl_object")
+        return tls.getpeercert(binary_form=True)
     finally:
         writer.close()

@@ -113,8 +113,8 @@ def write_users(server: RenderedValkey, values: Object) -> RenderedValkey:
 async def logs_in(server: RenderedValkey, user: str) -> bool:
     try:
         async with server.client(user) as client:
-            found: Any = client.info("memory")
-            return bool(await found)
+            memory: Any = client.info("memory")
+            return bool(await memory)
     except RedisError:
         return False
 
@@ -126,13 +126,13 @@ async def test_s2_valkey_takes_users_that_are_added_removed_and_changed(tmp_path
         probe = lambda: run_valkey_probe(first)  # noqa: E731 -- of this server
         assert probe() == 0
         async with first.client("projector") as hub, first.client("reconciler-shop") as shop:
-            numbers = [await one.client_id() for one in (hub, shop)]
+            numbers = [await each_client.client_id() for each_client in (hub, shop)]
             more = write_users(first, MORE)
             assert not await logs_in(more, "reconciler-mail")
             assert probe() == 0
             assert await logs_in(more, "reconciler-mail")
             # Nobody else has noticed.
-            assert [await one.client_id() for one in (hub, shop)] == numbers
+            assert [await each_client.client_id() for each_client in (hub, shop)] == numbers
 
             # The password of the probe is changed, too.
             changed = write_users(first, rotated("reconciler-shop", "probe"))
@@ -156,8 +156,8 @@ def test_users_are_no_reason_to_restart_a_store_and_settings_are():
     }
     for store in ("nats", "valkey"):
         first, same, changed = (
-            find(render(one), "StatefulSet", f"fb-fleetbus-{store}")["spec"]["template"]
-            for one in (FIRST, rotated("distributor", among=MORE), sized)
+            find(render(values), "StatefulSet", f"fb-fleetbus-{store}")["spec"]["template"]
+            for values in (FIRST, rotated("distributor", among=MORE), sized)
         )
         assert same == first
         assert changed["metadata"]["annotations"] != first["metadata"]["annotations"]

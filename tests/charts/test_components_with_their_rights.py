@@ -152,8 +152,8 @@ async def roll_out(hub: Cluster) -> None:
     """Begin another revision, and go back to the first one, which is stored already."""
 
     def rollout() -> Object:
-        found = hub.get(MCR, "default", "x") or {}
-        return found.get("status", {}).get("rollout", {})
+        resource = hub.get(MCR, "default", "x") or {}
+        return resource.get("status", {}).get("rollout", {})
 
     await eventually(lambda: rollout().get("phase") == "Complete", WITHIN)
     for number, data, paused in ((2, {"k": "v"}, True), (3, {"k": None}, False)):
@@ -175,8 +175,11 @@ async def wait_for_equality(release: Release) -> None:
 
 
 def problems(release: Release) -> list[str]:
-    found: list[str] = []
+    problems_of_all: list[str] = []
     for name, audit in release.audits.items():
         explained = UNUSED["hub" if name == HUB else "member"]
-        found += [f"{name}: {one}" for one in differences(audit.grants, audit.calls, explained)]
-    return found
+        problems_of_all += [
+            f"{name}: {difference}"
+            for difference in differences(audit.grants, audit.calls, explained)
+        ]
+    return problems_of_all

@@ -27,40 +27,40 @@ SEEDED: Object = {"credentials": {"seed": SEED}}
 
 def credentials(values: Object) -> dict[str, dict[str, str]]:
     return {
-        one["metadata"]["name"]: one["stringData"]
-        for one in of_kind(render(values), "Secret")
-        if "username" in one.get("stringData", {})
+        secret_object["metadata"]["name"]: secret_object["stringData"]
+        for secret_object in of_kind(render(values), "Secret")
+        if "username" in secret_object.get("stringData", {})
     }
 
 
 def test_an_upgrade_with_the_same_seed_keeps_every_password():
     before = credentials({**SEEDED, "watchers": {"clusters": [EU1]}})
     after = credentials({**VALUES["everything"], **SEEDED, "shards": 4})
-    kept = before.keys() & after.keys()
-    assert "fb-fleetbus-watcher-eu1-nats" in kept
-    assert {name: before[name] for name in kept} == {name: after[name] for name in kept}
+    common = before.keys() & after.keys()
+    assert "fb-fleetbus-watcher-eu1-nats" in common
+    assert {name: before[name] for name in common} == {name: after[name] for name in common}
     assert len(after) > len(before)
 
 
 def test_without_a_seed_one_is_made_and_kept_in_a_secret_of_its_own():
     files = [render_files({}) for _ in range(2)]
     texts = [
-        next(t for p, t in one.items() if p.endswith("templates/secrets.yaml")) for one in files
+        next(t for p, t in file.items() if p.endswith("templates/secrets.yaml")) for file in files
     ]
     assert texts[0] != texts[1], "a seed that everybody knows"
     seed = find(render({}), "Secret", "fb-fleetbus-seed")
-    made = base64.b64decode(seed["data"]["seed"]).decode()
-    assert len(made) == 64
+    seed_text = base64.b64decode(seed["data"]["seed"]).decode()
+    assert len(seed_text) == 64
     # The seed in the Secret is the one that the passwords follow from.
-    given = credentials({"credentials": {"seed": made}})
-    assert given == credentials({})
+    seeded_credentials = credentials({"credentials": {"seed": seed_text}})
+    assert seeded_credentials == credentials({})
 
 
 def test_every_user_has_a_password_of_its_own():
-    found = credentials(VALUES["everything"])
-    passwords = [one["password"] for one in found.values()]
+    all_credentials = credentials(VALUES["everything"])
+    passwords = [login["password"] for login in all_credentials.values()]
     assert len(set(passwords)) == len(passwords) > 10
-    assert all(len(one) == 48 for one in passwords)
+    assert all(len(password) == 48 for password in passwords)
 
 
 def test_one_password_is_rotated_without_the_others():
@@ -72,11 +72,11 @@ def test_one_password_is_rotated_without_the_others():
 
 
 def test_a_subscriber_finds_all_it_needs_in_its_secret():
-    found = secret(
+    login = secret(
         render({**SEEDED, "externalSubscribers": [AUDIT]}), "fb-fleetbus-subscriber-audit-nats"
     )
-    assert found.pop("ca.crt").startswith("-----BEGIN CERTIFICATE-----")
-    assert found | {"password": ""} == {
+    assert login.pop("ca.crt").startswith("-----BEGIN CERTIFICATE-----")
+    assert login | {"password": ""} == {
         "username": "subscriber-audit",
         "password": "",
         "url": "tls://fb-fleetbus-nats.fleetbus.svc:4222",
@@ -87,6 +87,6 @@ def test_a_subscriber_finds_all_it_needs_in_its_secret():
 
 
 def test_external_stores_bring_their_own_secrets_and_the_chart_makes_none():
-    made = of_kind(render(VALUES["external"]), "Secret", "StatefulSet")
-    names = [one["metadata"]["name"] for one in made]
+    objects = of_kind(render(VALUES["external"]), "Secret", "StatefulSet")
+    names = [obj["metadata"]["name"] for obj in objects]
     assert names == ["fb-fleetbus-ca", "fb-fleetbus-query-api-tls"]

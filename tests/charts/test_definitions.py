@@ -24,8 +24,8 @@ SECRET = {"namespace": "fleetbus-clusters", "name": "eu1"}
 @pytest.fixture
 def hub() -> Cluster:
     cluster = Cluster("hub")
-    for one in crds():
-        cluster.create(CRDS, one)
+    for crd in crds():
+        cluster.create(CRDS, crd)
     return cluster
 
 
@@ -37,14 +37,14 @@ def create(hub: Cluster, **spec: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("policy", [{}, {"policy": {}}, {"policy": {"fuse": {"objects": 3}}}])
 def test_a_stored_object_means_what_was_written(hub: Cluster, policy: dict[str, Any]):
     spec = {"template": MAP, **policy}
-    made = create(hub, **policy)
-    assert read_spec(made) == read_spec({"spec": spec})
+    created = create(hub, **policy)
+    assert read_spec(created) == read_spec({"spec": spec})
 
 
 def test_the_defaults_are_visible_on_the_object_and_those_of_the_distributor(hub: Cluster):
-    shown = create(hub)["spec"]["policy"]
+    policy_shown = create(hub)["spec"]["policy"]
     model = read_spec({"spec": {"template": MAP}}).policy
-    assert shown == model.model_dump(mode="json", by_alias=True)
+    assert policy_shown == model.model_dump(mode="json", by_alias=True)
 
 
 def test_the_defaults_of_a_cluster_are_visible(hub: Cluster):
@@ -66,11 +66,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("action", "said"), WRONG)
+@pytest.mark.parametrize(("action", "message"), WRONG)
 def test_an_action_that_the_distributor_refuses_is_not_stored(
-    hub: Cluster, action: dict[str, Any], said: str
+    hub: Cluster, action: dict[str, Any], message: str
 ):
-    with pytest.raises(ApiError, match=rf"action\[0\].*{said}"):
+    with pytest.raises(ApiError, match=rf"action\[0\].*{message}"):
         create(hub, customize={"clusters": [{"name": "a", "action": [action]}]})
 
 

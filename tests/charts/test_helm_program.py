@@ -32,32 +32,34 @@ def seeded(name: str) -> Object:
 
 def without_certificates(objects: list[Object]) -> dict[tuple[str, ...], Object]:
     """The objects by what names them, with certificates replaced."""
-    found: dict[tuple[str, ...], Object] = {}
-    for one in json.loads(json.dumps(objects)):
-        if one.get("type") == "kubernetes.io/tls":
-            one["data"] = dict.fromkeys(one["data"], RANDOM)
-        if "ca.crt" in one.get("stringData", {}):
-            one["stringData"]["ca.crt"] = RANDOM
-        meta: dict[str, Any] = one["metadata"]
-        found[one["kind"], meta.get("namespace", ""), meta["name"]] = one
-    return found
+    by_name: dict[tuple[str, ...], Object] = {}
+    for obj in json.loads(json.dumps(objects)):
+        if obj.get("type") == "kubernetes.io/tls":
+            obj["data"] = dict.fromkeys(obj["data"], RANDOM)
+        if "ca.crt" in obj.get("stringData", {}):
+            obj["stringData"]["ca.crt"] = RANDOM
+        meta: dict[str, Any] = obj["metadata"]
+        by_name[obj["kind"], meta.get("namespace", ""), meta["name"]] = obj
+    return by_name
 
 
 @pytest.mark.parametrize("name", TRIED)
 def test_it_finds_nothing_to_complain_about(helm: Helm, name: str):
-    said = helm.done("lint", "--strict", CHART, values=seeded(name))
-    assert "1 chart(s) linted, 0 chart(s) failed" in said
+    output = helm.done("lint", "--strict", CHART, values=seeded(name))
+    assert "1 chart(s) linted, 0 chart(s) failed" in output
 
 
 @pytest.mark.parametrize("name", TRIED)
 def test_it_renders_what_the_library_renders(helm: Helm, name: str):
     text = helm.done("template", "fb", CHART, values=seeded(name))
-    made = [one for one in yaml.load_all(text, yaml.CSafeLoader) if one]
-    assert without_certificates(made) == without_certificates(render(seeded(name)))
+    rendered = [document for document in yaml.load_all(text, yaml.CSafeLoader) if document]
+    assert without_certificates(rendered) == without_certificates(render(seeded(name)))
 
 
-@pytest.mark.parametrize(("values", "said"), WRONG[::10], ids=[said for _, said in WRONG[::10]])
-def test_it_refuses_wrong_values_and_names_them(helm: Helm, values: Object, said: str):
+@pytest.mark.parametrize(
+    ("values", "message"), WRONG[::10], ids=[message for _, message in WRONG[::10]]
+)
+def test_it_refuses_wrong_values_and_names_them(helm: Helm, values: Object, message: str):
     status, answer = helm.run("template", "fb", CHART, values=values)
     assert status
-    assert said in answer
+    assert message in answer

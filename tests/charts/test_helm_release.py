@@ -49,26 +49,26 @@ class Release:
 
     def secrets(self) -> dict[str, Any]:
         """The data of each Secret."""
-        found = self.kubectl.list("secrets", "-n", NAMESPACE)
-        return {o["metadata"]["name"]: o["data"] for o in found if "helm" not in o["type"]}
+        secrets_listed = self.kubectl.list("secrets", "-n", NAMESPACE)
+        return {o["metadata"]["name"]: o["data"] for o in secrets_listed if "helm" not in o["type"]}
 
     def generations(self) -> dict[str, int]:
         """Return how often each specification of pods has changed."""
-        found = self.kubectl.list("deployments,statefulsets", "-n", NAMESPACE)
-        return {o["metadata"]["name"]: o["metadata"]["generation"] for o in found}
+        workloads = self.kubectl.list("deployments,statefulsets", "-n", NAMESPACE)
+        return {o["metadata"]["name"]: o["metadata"]["generation"] for o in workloads}
 
     def columns(self) -> list[str]:
         """The printer columns of Cluster."""
         (crd,) = self.kubectl.list("crds", "--field-selector=metadata.name=clusters.fleetbus.dev")
-        return [one["name"] for one in crd["spec"]["versions"][0]["additionalPrinterColumns"]]
+        return [column["name"] for column in crd["spec"]["versions"][0]["additionalPrinterColumns"]]
 
     def expire(self, name: str) -> None:
         """Let a year pass since a certificate was made."""
         past = "fleetbus.dev/renew-after=2026-01-01"
-        status, said = self.kubectl.run(
+        status, output = self.kubectl.run(
             *("annotate", "--overwrite", "-n", NAMESPACE, "secret", name, past)
         )
-        assert status == 0, said
+        assert status == 0, output
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def with_older_definitions(folder: Path) -> Path:
     path = older / "files" / "crds" / "clusters.yaml"
     crd = yaml.load(path.read_text(), yaml.CSafeLoader)
     columns = crd["spec"]["versions"][0]["additionalPrinterColumns"]
-    columns[:] = [one for one in columns if one["name"] != "Objects"]
+    columns[:] = [column for column in columns if column["name"] != "Objects"]
     path.write_text(yaml.safe_dump(crd))
     return older
 
@@ -99,8 +99,8 @@ def test_a_release_from_installation_to_removal(release: Release, tmp_path: Path
     helm.upgrade(FIRST, with_older_definitions(tmp_path))
     assert "Objects" not in release.columns()
     release.kubectl.run("wait", "--for=condition=Established", "crd", "--all", "--timeout=20s")
-    status, said = release.kubectl.run("create", "-f", "-", text=json.dumps(CLUSTER))
-    assert status == 0, said
+    status, output = release.kubectl.run("create", "-f", "-", text=json.dumps(CLUSTER))
+    assert status == 0, output
 
     secrets, generations = release.secrets(), release.generations()
     assert "fb-fleetbus-ca" in secrets
@@ -128,22 +128,22 @@ def test_a_release_from_installation_to_removal(release: Release, tmp_path: Path
 
 def check_second_fleet(release: Release) -> None:
     """Refuses another release: both would act on the same custom resources."""
-    status, said = release.helm.run("install", "other", CHART, values=FIRST)
+    status, output = release.helm.run("install", "other", CHART, values=FIRST)
     assert status
-    assert "the hub of the release fb in the namespace fleetbus" in said
+    assert "the hub of the release fb in the namespace fleetbus" in output
 
 
 def check_take_over(release: Release) -> None:
     """Gives what an uninstalled release has kept to another one, as install.md says."""
-    status, said = release.helm.run("install", "other", CHART, values=FIRST)
+    status, output = release.helm.run("install", "other", CHART, values=FIRST)
     assert status
-    assert "docs/operations/install.md#a-second-fleet" in said
+    assert "docs/operations/install.md#a-second-fleet" in output
     (commands,) = re.findall(r"<!-- take over -->\n```\n(.+?)```", INSTALL.read_text(), re.DOTALL)
     for line in commands.replace("\\\n", " ").splitlines():
         program, *arguments = shlex.split(line)
         assert program == "kubectl"
-        status, said = release.kubectl.run(*arguments)
-        assert status == 0, said
+        status, output = release.kubectl.run(*arguments)
+        assert status == 0, output
     release.helm.done("install", "other", CHART, values=FIRST)
     assert [each["metadata"]["name"] for each in release.kubectl.list("clusters.fleetbus.dev")]
 
@@ -151,12 +151,18 @@ def check_take_over(release: Release) -> None:
 def check_larger_disk(release: Release) -> None:
     """Replaces the StatefulSet of NATS, as docs/operations/sizing.md says."""
     # `--cascade=orphan` needs the garbage collector, and there are no pods to keep.
-    status, said = release.kubectl.run("delete", "statefulset", "fb-fleetbus-nats", "-n", NAMESPACE)
-    assert status == 0, said
+    status, output = release.kubectl.run(
+        "delete", "statefulset", "fb-fleetbus-nats", "-n", NAMESPACE
+    )
+    assert status == 0, output
     larger = {"nats": {"embedded": {"storage": {"size": "16Gi"}}}}
     release.helm.upgrade({**FIRST, **larger})
-    found = release.kubectl.list("statefulsets", "-n", NAMESPACE)
-    (nats,) = [one for one in found if one["metadata"]["name"] == "fb-fleetbus-nats"]
+    stateful_sets = release.kubectl.list("statefulsets", "-n", NAMESPACE)
+    (nats,) = [
+        stateful_set
+        for stateful_set in stateful_sets
+        if stateful_set["metadata"]["name"] == "fb-fleetbus-nats"
+    ]
     claim = nats["spec"]["volumeClaimTemplates"][0]["spec"]
     assert claim["resources"]["requests"]["storage"] == "16Gi"
     release.kubectl.run("delete", "statefulset", "fb-fleetbus-nats", "-n", NAMESPACE)
@@ -185,15 +191,17 @@ def check_renewal(release: Release) -> None:
 def check_removal(release: Release) -> None:
     """Leaves the definitions, their objects, and the namespace of the clusters."""
     text = release.helm.done("get", "hooks", "fb")
-    status, said = release.kubectl.run("create", "--dry-run=server", "-f", "-", text=text)
-    assert status == 0, said
+    status, output = release.kubectl.run("create", "--dry-run=server", "-f", "-", text=text)
+    assert status == 0, output
     release.helm.done("uninstall", "fb")
     left = release.kubectl.list(KINDS, "-A", "-l", "app.kubernetes.io/instance=fb")
-    assert {(one["kind"], one["metadata"]["name"]) for one in left} == {
+    assert {(obj["kind"], obj["metadata"]["name"]) for obj in left} == {
         ("CustomResourceDefinition", "clusters.fleetbus.dev"),
         ("CustomResourceDefinition", "inventorychunks.fleetbus.dev"),
         ("CustomResourceDefinition", "multiclusterresources.fleetbus.dev"),
         ("Namespace", "fleetbus-clusters"),
     }
     assert release.secrets() == {}
-    assert [one["metadata"]["name"] for one in release.kubectl.list("clusters.fleetbus.dev")]
+    assert [
+        cluster["metadata"]["name"] for cluster in release.kubectl.list("clusters.fleetbus.dev")
+    ]

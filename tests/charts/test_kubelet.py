@@ -41,8 +41,8 @@ async def kubelet(folder: Path) -> AsyncGenerator[Cluster]:
         simulate([cluster], controllers=CONTROL_PLANE),
     ):
         servers.write_kubeconfig(folder / "kubeconfig", "admin")
-        given = ("--kubeconfig", str(folder / "kubeconfig"), "--folder", str(folder))
-        command = module("support.kubelet", *given, "--hurry", "20")
+        options = ("--kubeconfig", str(folder / "kubeconfig"), "--folder", str(folder))
+        command = module("support.kubelet", *options, "--hurry", "20")
         child = Child("kubelet", command, log=folder / "kubelet.log")
         try:
             yield cluster

@@ -146,8 +146,8 @@ P16)."""
 
 
 def functions(module: ModuleType) -> dict[str, Any]:
-    found = inspect.getmembers(module, inspect.isfunction)
-    return {n: f for n, f in found if f.__module__ == module.__name__ and not n.startswith("_")}
+    members = inspect.getmembers(module, inspect.isfunction)
+    return {n: f for n, f in members if f.__module__ == module.__name__ and not n.startswith("_")}
 
 
 def example(function: Any, cluster: str) -> str:
@@ -160,8 +160,8 @@ def example(function: Any, cluster: str) -> str:
     usual |= dict.fromkeys(("cluster", "controller", "member"), cluster)
     usual |= {"shard": 0, "consumer": "c", "part": "ready", "durable": "d"}
     names = inspect.signature(function).parameters
-    found: Any = function(**{name: usual[name] for name in names if name != "self"})
-    return cast("str", found)
+    text: Any = function(**{name: usual[name] for name in names if name != "self"})
+    return cast("str", text)
 
 
 def test_every_subject_and_key_of_the_contract_has_an_entry():
@@ -173,12 +173,12 @@ def test_every_subject_and_key_of_the_contract_has_an_entry():
 
 def contract() -> Iterator[tuple[str, Names]]:
     """Each subject that stands for a subject or a key, and who may publish to it."""
-    for which, cluster in enumerate((OWN, OTHER)):
+    for index, cluster in enumerate((OWN, OTHER)):
         for name, allowed in SUBJECTS.items():
-            yield example(getattr(subjects, name), cluster), allowed[which]
+            yield example(getattr(subjects, name), cluster), allowed[index]
         for name, allowed in KV_KEYS.items():
             key = example(getattr(keys, name), cluster)
-            yield f"$KV.{KV_BUCKET}.{key}", allowed[which]
+            yield f"$KV.{KV_BUCKET}.{key}", allowed[index]
     for namespace, allowed in VOTES.items():
         prefix = subjects.votes_prefix(namespace, "web", "1-a")
         yield subjects.vote_subject(prefix, "canary", "tests"), allowed
@@ -189,9 +189,9 @@ def contract() -> Iterator[tuple[str, Names]]:
 
 def requests() -> Iterator[tuple[str, Names]]:
     """Each request of the JetStream API that the server knows, and who may send it."""
-    found = _PATTERN.findall(Path(find_nats_server()).read_bytes())
-    patterns = {one.decode().replace("%s", "*") for one in found}
-    patterns |= {f"$JS.API.{one}" for one in _WITHOUT_NAMES}
+    names_of_api = _PATTERN.findall(Path(find_nats_server()).read_bytes())
+    patterns = {raw.decode().replace("%s", "*") for raw in names_of_api}
+    patterns |= {f"$JS.API.{suffix}" for suffix in _WITHOUT_NAMES}
     assert len(patterns) > 35, "the binary of the server has other texts than expected"
     assert API.keys() | BUCKET_API.keys() <= patterns
     streams: list[tuple[str, dict[str, Names]]] = [
@@ -225,8 +225,8 @@ async def test_s3_s4_s5_every_credential_and_every_subject(tmp_path: Path):
 
 
 def snapshot_keys() -> dict[str, str]:
-    found = inspect.getmembers(SnapshotKeys, inspect.isfunction)
-    methods = {n: f for n, f in found if not n.startswith("_") and n not in ("shard_of", "rows")}
+    members = inspect.getmembers(SnapshotKeys, inspect.isfunction)
+    methods = {n: f for n, f in members if not n.startswith("_") and n not in ("shard_of", "rows")}
     return {name: example(getattr(SnapshotKeys(), name), OWN) for name in methods}
 
 
@@ -273,7 +273,7 @@ async def test_s8_every_store_user_and_every_key_and_command(tmp_path: Path):
             for key, allowed in written_by():
                 if await dry_run(admin, user, "SADD", key, "x") != (user in allowed):
                     wrong.append(f"{user}: SADD {key}")
-            wrong += [f"{user}: {one}" for one in await forbidden_commands(admin, user)]
+            wrong += [f"{user}: {command}" for command in await forbidden_commands(admin, user)]
     assert "\n".join(wrong) == ""
 
 
@@ -282,11 +282,11 @@ async def forbidden_commands(admin: Redis, user: str) -> list[str]:
     ask = cast("Any", admin).execute_command
     names: set[str] = {raw for c in ("admin", "dangerous") for raw in await ask("ACL CAT", c)}
     assert len(names) > 40
-    found: list[str] = []
+    commands_found: list[str] = []
     for name in sorted(names - GRANTED_IN_FORBIDDEN):
         words = name.split("|")
         ((_, arity, *_),) = await ask("COMMAND INFO", name)
         words += ["1"] * (abs(arity) - len(words))
         if await dry_run(admin, user, *words):
-            found.append(name)
-    return found
+            commands_found.append(name)
+    return commands_found

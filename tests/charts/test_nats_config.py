@@ -182,9 +182,9 @@ async def test_s3_a_watcher_publishes_and_keeps_its_keys_with_these_rights(serve
         first = await kv.put("eu1.incarnation", b"1")
         assert await kv.update("eu1.incarnation", b"2", first)
         assert await kv.update("eu1.incarnation", b"3", first) is None
-        found = await kv.get("eu1.incarnation")
-        assert found is not None
-        assert found.value == b"2"
+        entry = await kv.get("eu1.incarnation")
+        assert entry is not None
+        assert entry.value == b"2"
         assert await kv.get("eu1.nothing") is None
         await KeyValue(hub).put(kv_watch_spec("eu1"), b"spec")
         spec = await kv.get(kv_watch_spec("eu1"))
@@ -210,8 +210,8 @@ async def test_s3_the_answer_to_a_watcher_never_becomes_a_key_of_the_hub(server:
     async with hub_and_watcher(server) as (hub, watcher):
         forged = f"{KV}.{kv_accepted('mars')}"
         await KeyValue(watcher).put("eu1.mine", b"forged")
-        own = f"{GET}.KV_{KV_BUCKET}.{KV}.eu1.mine"
-        await watcher.publish(own, reply=forged)
+        subject = f"{GET}.KV_{KV_BUCKET}.{KV}.eu1.mine"
+        await watcher.publish(subject, reply=forged)
         await watcher.publish(POD, b"event", reply=forged)
         await watcher.nc.flush()
         # Whatever was sent before this is stored before it, too.
@@ -224,13 +224,13 @@ async def test_s5_a_subscriber_reads_and_acknowledges_its_durable(server: Render
     async with hub_and_watcher(server) as (hub, watcher):
         await ensure_consumer(hub, "subscriber-audit", ["fleetbus.events.eu1.>"])
         await watcher.request(POD, b"event")
-        given = secret(server.objects, "fb-fleetbus-subscriber-audit-nats")
+        login = secret(server.objects, "fb-fleetbus-subscriber-audit-nats")
         client = await nats.connect(
-            server.address, inbox_prefix=given["inboxPrefix"], **server.login("subscriber-audit")
+            server.address, inbox_prefix=login["inboxPrefix"], **server.login("subscriber-audit")
         )
         try:
             pull = await client.jetstream().pull_subscribe_bind(
-                consumer=given["durable"], stream=given["stream"]
+                consumer=login["durable"], stream=login["stream"]
             )
             (message,) = await pull.fetch(1, timeout=5)
             assert (message.subject, message.data) == (POD, b"event")
@@ -253,13 +253,13 @@ async def test_s5_a_subscriber_of_the_distributor_reads_what_it_tells(server: Re
         await ensure_consumer(hub, durable, filters, stream=DISTRIBUTION_STREAM)
         await distributor.request(subject, b"event")
         await distributor.request(subject.replace("shop", "mail"), b"of others")
-        given = secret(server.objects, "fb-fleetbus-subscriber-pager-nats")
+        login = secret(server.objects, "fb-fleetbus-subscriber-pager-nats")
         client = await nats.connect(
-            server.address, inbox_prefix=given["inboxPrefix"], **server.login(durable)
+            server.address, inbox_prefix=login["inboxPrefix"], **server.login(durable)
         )
         try:
             pull = await client.jetstream().pull_subscribe_bind(
-                consumer=given["durable"], stream=given["stream"]
+                consumer=login["durable"], stream=login["stream"]
             )
             (message,) = await pull.fetch(2, timeout=2)
             assert (message.subject, message.data) == (subject, b"event")
@@ -274,8 +274,8 @@ async def test_a_command_in_a_pod_gets_answers_with_the_login_of_that_pod(server
         (container,) = find(render(FLEET), "Deployment", f"fb-fleetbus-{pod}")["spec"]["template"][
             "spec"
         ]["containers"]
-        given = {one["name"]: one.get("value", "") for one in container["env"]}
-        inbox = given["FLEETBUS_NATS_INBOX_PREFIX"]
+        variables = {variable["name"]: variable.get("value", "") for variable in container["env"]}
+        inbox = variables["FLEETBUS_NATS_INBOX_PREFIX"]
         access = replace(server.access(user), inbox_prefix=inbox)
         async with connected(access, name="fleetbus-doctor") as bus:
             await bus.nc.subscribe(bus.nc.new_inbox())
@@ -318,8 +318,10 @@ def test_what_readers_of_the_stream_load_stays_below_the_memory_limit(
     """A server that had read 1.2 GB of events held 3.7 GB, and would have been killed."""
     objects = render({"nats": {"embedded": {"resources": {"limits": limits}}}})
     pod = find(objects, "StatefulSet", "fb-fleetbus-nats")["spec"]["template"]["spec"]
-    found = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
-    assert found.get("GOMEMLIMIT") == environment
+    variables = {
+        variable["name"]: variable.get("value") for variable in pod["containers"][0]["env"]
+    }
+    assert variables.get("GOMEMLIMIT") == environment
 
 
 def test_the_disk_holds_both_streams():

@@ -109,15 +109,15 @@ def test_a_service_account_token_is_mounted_only_where_the_hub_is_asked():
 def test_s9_no_credential_is_in_an_argument_or_the_environment():
     objects = render(VALUES["everything"])
     passwords = {
-        one["stringData"]["password"]
-        for one in of_kind(objects, "Secret")
-        if "password" in one.get("stringData", {})
+        secret_object["stringData"]["password"]
+        for secret_object in of_kind(objects, "Secret")
+        if "password" in secret_object.get("stringData", {})
     }
     assert len(passwords) > 5
     for place, spec in pods(objects):
         text = str([(c.get("command"), c.get("args"), c.get("env")) for c in spec["containers"]])
         assert SEED not in text, place
-        assert not [one for one in passwords if one in text], place
+        assert not [password for password in passwords if password in text], place
         for container in spec["containers"]:
             for variable in container.get("env", []):
                 key = variable.get("valueFrom", {}).get("secretKeyRef", {}).get("key", "")
@@ -138,23 +138,25 @@ def test_each_component_mounts_its_own_credentials_and_no_others():
 
 def test_s9_everything_is_denied_that_no_policy_allows():
     policies = of_kind(render({}), "NetworkPolicy")
-    selected = [one["spec"]["podSelector"]["matchLabels"] for one in policies]
+    selected = [policy["spec"]["podSelector"]["matchLabels"] for policy in policies]
     everything = min(selected, key=len)
     denying = policies[selected.index(everything)]["spec"]
     assert denying["policyTypes"] == ["Ingress", "Egress"]
     assert "ingress" not in denying
-    for one in of_kind(render({}), "Deployment", "StatefulSet"):
-        labels = one["spec"]["template"]["metadata"]["labels"].items()
+    for workload in of_kind(render({}), "Deployment", "StatefulSet"):
+        labels = workload["spec"]["template"]["metadata"]["labels"].items()
         assert everything.items() <= labels
-        assert sum(1 for each in selected if each.items() <= labels) == 2, one["metadata"]["name"]
+        assert sum(1 for each in selected if each.items() <= labels) == 2, workload["metadata"][
+            "name"
+        ]
 
 
 def test_s7_no_policy_lets_a_pod_reach_the_metadata_service():
     for policy in of_kind(render(VALUES["everything"]), "NetworkPolicy"):
         for rule in policy["spec"].get("egress", []):
             blocks = [to["ipBlock"] for to in rule.get("to", []) if "ipBlock" in to]
-            wide = [one for one in blocks if one["cidr"] == "0.0.0.0/0"]
-            assert all("169.254.0.0/16" in one["except"] for one in wide)
+            wide = [block for block in blocks if block["cidr"] == "0.0.0.0/0"]
+            assert all("169.254.0.0/16" in block["except"] for block in wide)
 
 
 def test_the_configuration_of_valkey_has_only_hashes_of_passwords():

@@ -62,18 +62,18 @@ def random_rule(random: Random, *, cluster_wide: bool) -> Object:
 
 
 def random_policy(random: Random) -> list[Object]:
-    made: list[Object] = []
+    objects: list[Object] = []
     for number in range(5):
         in_namespace = random.random() < 0.6
         place = random.choice(["team", "shop"]) if in_namespace else ""
         of_namespace = in_namespace and random.random() < 0.5
         kind, name = "Role" if of_namespace else "ClusterRole", f"r{number}"
-        wanted = random_rule(random, cluster_wide=not of_namespace)
-        made.append(role(kind, name, wanted, namespace=place if of_namespace else ""))
+        rule = random_rule(random, cluster_wide=not of_namespace)
+        objects.append(role(kind, name, rule, namespace=place if of_namespace else ""))
         to = random.choice(SUBJECTS)
         how = "RoleBinding" if in_namespace else "ClusterRoleBinding"
-        made.append(binding(how, name, (kind, name), to, namespace=place))
-    return made
+        objects.append(binding(how, name, (kind, name), to, namespace=place))
+    return objects
 
 
 def random_call(random: Random) -> Call:
@@ -121,9 +121,9 @@ def test_s7_the_comparison_decides_as_rbac_does():
         for namespace in ("team", "shop"):
             cluster.create("v1/namespaces", {"metadata": {"name": namespace}})
         policy = random_policy(random)
-        for one in policy:
-            place = one["metadata"].get("namespace")
-            cluster.create(f"{RBAC}/{PLURALS[one['kind']]}", one, place)
+        for obj in policy:
+            place = obj["metadata"].get("namespace")
+            cluster.create(f"{RBAC}/{PLURALS[obj['kind']]}", obj, place)
         grants, calls = grants_of(policy), Calls(cluster)
         for _ in range(60):
             call = random_call(random)

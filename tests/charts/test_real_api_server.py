@@ -125,16 +125,16 @@ async def kubectl(tmp_path: Path) -> AsyncGenerator[Kubectl]:
 def test_it_accepts_all_objects_and_upgrades_and_refuses_with_words(kubectl: Kubectl):
     kubectl.run("create", "namespace", NAMESPACE)
     for values in VALUES.values():
-        objects = [one for one in render(values) if one["kind"] not in OF_OPERATORS]
-        objects.sort(key=lambda one: FIRST.get(one["kind"], 2))
+        objects = [obj for obj in render(values) if obj["kind"] not in OF_OPERATORS]
+        objects.sort(key=lambda obj: FIRST.get(obj["kind"], 2))
         text = "\n---\n".join(map(json.dumps, objects))
         # The size of a volume and the users of a pod cannot be changed.
         kubectl.run("delete", "statefulsets,pods", "--all", "-n", NAMESPACE)
-        status, said = kubectl.run(
+        status, output = kubectl.run(
             *("apply", "--server-side", "--force-conflicts", "--validate=strict", "-f", "-"),
             text=text,
         )
-        assert status == 0, said
+        assert status == 0, output
     kubectl.run("wait", "--for=condition=Established", "crd", "--all", "--timeout=20s")
     for spec in GOOD:
         assert refusal(kubectl, spec) == ""
@@ -144,7 +144,9 @@ def test_it_accepts_all_objects_and_upgrades_and_refuses_with_words(kubectl: Kub
 
 def test_an_object_from_before_a_rule_can_still_be_changed(kubectl: Kubectl):
     """Show that the API server compares: what was stored before a rule existed is left alone."""
-    (crd,) = [one for one in crds() if one["metadata"]["name"].startswith("multi")]
+    (crd,) = [
+        definition for definition in crds() if definition["metadata"]["name"].startswith("multi")
+    ]
     older = json.loads(json.dumps(crd))
     strip_rules(older["spec"]["versions"][0]["schema"])
     apply(kubectl, older)
@@ -155,9 +157,9 @@ def test_an_object_from_before_a_rule_can_still_be_changed(kubectl: Kubectl):
     changed["placement"]["exclude"] = [{"name": "eu1"}]
     apply(kubectl, resource(changed))
     worse = placed_by(key="b", operator="In")
-    status, said = kubectl.run("apply", "--server-side", "-f", "-", text=as_json(worse))
+    status, output = kubectl.run("apply", "--server-side", "-f", "-", text=as_json(worse))
     assert status
-    assert "operators In and NotIn need values" in said
+    assert "operators In and NotIn need values" in output
 
 
 def strip_rules(schema: Any) -> None:
@@ -173,8 +175,8 @@ def strip_rules(schema: Any) -> None:
 
 
 def apply(kubectl: Kubectl, body: Object) -> None:
-    status, said = kubectl.run("apply", "--server-side", "-f", "-", text=json.dumps(body))
-    assert status == 0, said
+    status, output = kubectl.run("apply", "--server-side", "-f", "-", text=json.dumps(body))
+    assert status == 0, output
 
 
 def resource(spec: Object) -> Object:
@@ -187,8 +189,8 @@ def resource(spec: Object) -> Object:
 
 
 def refusal(kubectl: Kubectl, spec: Object) -> str:
-    status, said = kubectl.run("create", "--dry-run=server", "-f", "-", text=as_json(spec))
-    return said if status else ""
+    status, output = kubectl.run("create", "--dry-run=server", "-f", "-", text=as_json(spec))
+    return output if status else ""
 
 
 def as_json(spec: Object) -> str:

@@ -41,7 +41,7 @@ def test_a_strict_lint_finds_nothing(values: Object):
         str(CHART), values, strict=True, namespace=NAMESPACE, kube_version="v1.33.0"
     )
     # 1 is information: an icon would be nice.
-    assert [one for one in report["messages"] if one["severity"] > 1] == []
+    assert [message for message in report["messages"] if message["severity"] > 1] == []
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
@@ -50,37 +50,37 @@ def test_an_api_server_accepts_every_object_and_knows_every_field(values: Object
     calls.post("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     calls.post("/api/v1/namespaces", {"metadata": {"name": "fleetbus-clusters"}})
     refused: list[str] = []
-    for one in render(values):
-        if one["kind"] in OPTIONAL or one["metadata"]["name"] == "fleetbus-clusters":
+    for obj in render(values):
+        if obj["kind"] in OPTIONAL or obj["metadata"]["name"] == "fleetbus-clusters":
             continue
-        reply = calls.post(path_of(one), one, fieldValidation="Strict")
+        reply = calls.post(path_of(obj), obj, fieldValidation="Strict")
         if reply.status != 201:
-            refused.append(f"{one['kind']} {one['metadata']['name']}: {reply.message}")
+            refused.append(f"{obj['kind']} {obj['metadata']['name']}: {reply.message}")
     assert refused == []
 
 
-def path_of(one: Object) -> str:
-    version, kind = one["apiVersion"], one["kind"]
+def path_of(obj: Object) -> str:
+    version, kind = obj["apiVersion"], obj["kind"]
     place = f"/apis/{version}" if "/" in version else f"/api/{version}"
     if kind not in CLUSTER_SCOPED:
-        place += f"/namespaces/{one['metadata'].get('namespace', NAMESPACE)}"
+        place += f"/namespaces/{obj['metadata'].get('namespace', NAMESPACE)}"
     return f"{place}/{NAMES.get(kind, kind.lower() + 's')}"
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
 def test_every_object_says_what_it_belongs_to(values: Object):
-    for one in render(values):
-        labels = one["metadata"]["labels"]
-        assert labels["app.kubernetes.io/part-of"] == "fleetbus", one["metadata"]
-        assert labels["app.kubernetes.io/instance"] == "fb", one["metadata"]
+    for obj in render(values):
+        labels = obj["metadata"]["labels"]
+        assert labels["app.kubernetes.io/part-of"] == "fleetbus", obj["metadata"]
+        assert labels["app.kubernetes.io/instance"] == "fb", obj["metadata"]
 
 
 def test_selectors_choose_the_pods_of_one_deployment_only():
     objects = of_kind(render(VALUES["everything"]), "Deployment", "StatefulSet")
-    for one, other in itertools.product(objects, objects):
-        wanted = one["spec"]["selector"]["matchLabels"].items()
-        chosen = wanted <= other["spec"]["template"]["metadata"]["labels"].items()
-        assert chosen == (one is other), (one["metadata"]["name"], other["metadata"]["name"])
+    for first, other in itertools.product(objects, objects):
+        labels = first["spec"]["selector"]["matchLabels"].items()
+        chosen = labels <= other["spec"]["template"]["metadata"]["labels"].items()
+        assert chosen == (first is other), (first["metadata"]["name"], other["metadata"]["name"])
 
 
 def test_names_stay_short_and_distinct_however_long_the_parts_are():
@@ -93,12 +93,12 @@ def test_names_stay_short_and_distinct_however_long_the_parts_are():
         "hub": {"cluster": ""},
     }
     objects = render(values, name="r" * 50)
-    seen = [(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for o in objects]
-    assert len(seen) == len(set(seen))
+    names = [(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for o in objects]
+    assert len(names) == len(set(names))
     assert (
         max(
             len(name)
-            for kind, _, name in seen
+            for kind, _, name in names
             if kind not in CLUSTER_SCOPED | {"Role", "RoleBinding"}
         )
         <= 52
@@ -106,8 +106,8 @@ def test_names_stay_short_and_distinct_however_long_the_parts_are():
 
 
 def test_definitions_are_upgraded_with_the_release_and_outlive_it():
-    for one in of_kind(render({}), "CustomResourceDefinition"):
-        assert one["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    for crd in of_kind(render({}), "CustomResourceDefinition"):
+        assert crd["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
     gone = of_kind(render({"crds": {"keep": False}}), "CustomResourceDefinition")
     assert [one["metadata"].get("annotations") for one in gone] == [None] * len(gone)
     # Helm never upgrades what lies in a folder of this name.
@@ -120,8 +120,8 @@ def test_the_rendered_definitions_are_those_of_the_files():
         for path in (CHART / "files/crds").glob("*.yaml")
     ]
     rendered = of_kind(render({}), "CustomResourceDefinition")
-    assert {one["metadata"]["name"]: one["spec"] for one in files} == {
-        one["metadata"]["name"]: one["spec"] for one in rendered
+    assert {file["metadata"]["name"]: file["spec"] for file in files} == {
+        obj["metadata"]["name"]: obj["spec"] for obj in rendered
     }
 
 
@@ -140,12 +140,12 @@ def test_each_listed_cluster_has_a_watcher_of_its_own():
 def test_the_hub_is_watched_by_its_own_watcher_or_the_notes_say_that_it_is_not():
     objects = render(VALUES["everything"])
     names = {
-        one["metadata"]["name"]: {
+        deployment["metadata"]["name"]: {
             variable["name"]
-            for container in one["spec"]["template"]["spec"]["containers"]
+            for container in deployment["spec"]["template"]["spec"]["containers"]
             for variable in container["env"]
         }
-        for one in of_kind(objects, "Deployment")
+        for deployment in of_kind(objects, "Deployment")
     }
     assert "FLEETBUS_HUB_CLUSTER" in names["fb-fleetbus-distributor"]
     assert "FLEETBUS_HUB_CLUSTER" not in names["fb-fleetbus-pool"]
@@ -158,9 +158,11 @@ def test_a_scaled_reconciler_leaves_its_replicas_to_the_scaler():
     objects = render(VALUES["everything"])
     assert "replicas" not in find(objects, "Deployment", "fb-fleetbus-reconciler-shop")["spec"]
     scaler = find(objects, "HorizontalPodAutoscaler", "fb-fleetbus-reconciler-shop")
-    metrics = [one["external"]["metric"] for one in scaler["spec"]["metrics"]]
-    assert {one["name"] for one in metrics} == {"fleetbus_queue_depth"}
-    assert [one["selector"]["matchLabels"]["controller"] for one in metrics] == SHOP["controllers"]
+    metrics = [metric["external"]["metric"] for metric in scaler["spec"]["metrics"]]
+    assert {metric["name"] for metric in metrics} == {"fleetbus_queue_depth"}
+    assert [metric["selector"]["matchLabels"]["controller"] for metric in metrics] == SHOP[
+        "controllers"
+    ]
     assert find(objects, "ScaledObject", "fb-fleetbus-reconciler-mail")
 
 

@@ -53,29 +53,29 @@ async def rig(
     tokens = {TOKEN: account("fb-fleetbus-distributor")}
     hub = Cluster(HUB, authorize="rbac", tokens=tokens)
     members = [Cluster(name, tokens=tokens) for name in ("t1", "t2")]
-    for one in rights:
-        namespace = one["metadata"].get("namespace", "")
+    for right in rights:
+        namespace = right["metadata"].get("namespace", "")
         if namespace and hub.get("v1/namespaces", None, namespace) is None:
             hub.create("v1/namespaces", {"metadata": {"name": namespace}})
-        hub.create(f"{RBAC}/{PLURALS[one['kind']]}", one, namespace or None)
+        hub.create(f"{RBAC}/{PLURALS[right['kind']]}", right, namespace or None)
     redis = Redis.from_url(valkey_url)
     async with redis, serve([*members, hub], tls=True) as servers:
-        made = Rig(servers, redis, TOKEN)
+        opened = Rig(servers, redis, TOKEN)
         for definition in crds():
             hub.create(CRDS, definition)
         for name in ("t1", "t2", HUB):
-            made.fleet.join(name)
+            opened.fleet.join(name)
         try:
-            yield made
+            yield opened
         finally:
-            await made.fleet.aclose()
+            await opened.fleet.aclose()
 
 
 async def test_s7_the_distributor_uses_all_rights_to_chunks_and_revisions_and_needs_no_other(
     rig: Rig, rights: list[Object]
 ):
     await live_through_it(rig)
-    refused = [one for one in rig.hub.requests if one.status in (401, 403)]
+    refused = [request for request in rig.hub.requests if request.status in (401, 403)]
     assert refused == []
     granted = {(plural, verb) for plural, verb in granted_to_distributor(rights)}
     assert used(rig) == granted, "rights of the chart, and what the distributor calls"
@@ -108,11 +108,14 @@ async def live_through_it(rig: Rig) -> None:
 
 def templates(value: str) -> list[Object]:
     metadata = [{"name": f"m{number}", "namespace": "default"} for number in range(3)]
-    return [{**CONFIG_MAP, "metadata": one, "data": {"k": value}} for one in metadata]
+    return [
+        {**CONFIG_MAP, "metadata": each_metadata, "data": {"k": value}}
+        for each_metadata in metadata
+    ]
 
 
 def used(rig: Rig) -> set[tuple[str, str]]:
-    calls = [(one.path.split("/"), one.verb) for one in rig.hub.requests]
+    calls = [(request.path.split("/"), request.verb) for request in rig.hub.requests]
     return {(plural, verb) for parts, verb in calls for plural in KINDS if plural in parts}
 
 

@@ -90,10 +90,10 @@ def hub_with(values: Object) -> Calls:
     calls = Calls(cluster)
     for namespace in (NAMESPACE, KUBECONFIGS, "shop"):
         calls.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}}, bearer="root")
-    for one in of_kind(render(values), *PLURALS):
-        namespace = one["metadata"].get("namespace", "")
+    for obj in of_kind(render(values), *PLURALS):
+        namespace = obj["metadata"].get("namespace", "")
         place = f"{RBAC}/namespaces/{namespace}" if namespace else RBAC
-        reply = calls.call("POST", f"{place}/{PLURALS[one['kind']]}", one, bearer="root")
+        reply = calls.call("POST", f"{place}/{PLURALS[obj['kind']]}", obj, bearer="root")
         assert reply.status == 201, reply.message
     return calls
 
@@ -133,7 +133,7 @@ def test_s7_a_component_may_what_it_does(
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_s7_no_component_may_what_it_does_not(calls: Calls, component: str):
     """Nor does the query API, for a join (rule A7)."""
-    assert [one for one in FORBIDDEN if may(calls, component, *one)] == []
+    assert [call for call in FORBIDDEN if may(calls, component, *call)] == []
 
 
 def test_s7_only_who_needs_them_reads_kubeconfigs(calls: Calls):
@@ -152,36 +152,38 @@ def test_a3_where_members_decide_the_query_api_finds_them_and_no_more():
         ("create", "tokenreviews.authentication.k8s.io", "", ""),
         ("create", "subjectaccessreviews.authorization.k8s.io", "", ""),
     ]
-    assert [one for one in allowed if not may(calls, "query-api", *one)] == []
+    assert [call for call in allowed if not may(calls, "query-api", *call)] == []
     more = [("list", "configmaps", KUBECONFIGS, ""), ("list", "pods", "", "")]
-    assert [one for one in [*FORBIDDEN, *more] if may(calls, "query-api", *one)] == []
+    assert [call for call in [*FORBIDDEN, *more] if may(calls, "query-api", *call)] == []
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
 def test_s7_no_rule_has_a_wildcard_or_cluster_wide_secrets(values: Object):
-    for one in of_kind(render(values), "Role", "ClusterRole"):
-        for rule in one["rules"]:
+    for role in of_kind(render(values), "Role", "ClusterRole"):
+        for rule in role["rules"]:
             words = [word for key in ("apiGroups", "resources", "verbs") for word in rule[key]]
-            assert not [word for word in words if "*" in word], one["metadata"]["name"]
-            if one["kind"] == "ClusterRole":
-                assert "secrets" not in rule["resources"], one["metadata"]["name"]
+            assert not [word for word in words if "*" in word], role["metadata"]["name"]
+            if role["kind"] == "ClusterRole":
+                assert "secrets" not in rule["resources"], role["metadata"]["name"]
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
 def test_every_binding_leads_to_a_role_and_a_service_account_of_the_release(values: Object):
     objects = render(values)
-    accounts = {one["metadata"]["name"] for one in of_kind(objects, "ServiceAccount")}
+    accounts = {account["metadata"]["name"] for account in of_kind(objects, "ServiceAccount")}
     roles = {
-        (one["kind"], one["metadata"]["name"]) for one in of_kind(objects, "Role", "ClusterRole")
+        (role["kind"], role["metadata"]["name"]) for role in of_kind(objects, "Role", "ClusterRole")
     }
-    for one in of_kind(objects, "RoleBinding", "ClusterRoleBinding"):
-        assert (one["roleRef"]["kind"], one["roleRef"]["name"]) in roles
-        assert {subject["name"] for subject in one["subjects"]} <= accounts
+    for role_binding in of_kind(objects, "RoleBinding", "ClusterRoleBinding"):
+        assert (role_binding["roleRef"]["kind"], role_binding["roleRef"]["name"]) in roles
+        assert {subject["name"] for subject in role_binding["subjects"]} <= accounts
 
 
 def test_d16_the_distributor_impersonates_the_named_accounts_of_the_hub_and_no_others():
     calls = hub_with({"distributor": {"impersonate": ["shop/deployer"]}})
     named = [("shop", "deployer"), ("shop", "other"), (NAMESPACE, "deployer"), ("shop", "")]
-    allowed = [may(calls, "distributor", "impersonate", "serviceaccounts", *one) for one in named]
+    allowed = [
+        may(calls, "distributor", "impersonate", "serviceaccounts", *account) for account in named
+    ]
     assert allowed == [True, False, False, False]
     assert not may(calls, "projector", "impersonate", "serviceaccounts", "shop", "deployer")

@@ -32,11 +32,13 @@ OTHERS = {"POD_IP"}
 def environment(deployment: Object, folder: str) -> tuple[str, dict[str, str]]:
     """Command and environment, as kubelet would give them."""
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    found: dict[str, str] = {}
-    for one in container["env"]:
-        value = one.get("value", "10.0.0.7")
-        found[one["name"]] = value.replace("$(POD_IP)", "10.0.0.7").replace("/etc/", f"{folder}/")
-    return container["command"][0], found
+    variables: dict[str, str] = {}
+    for variable in container["env"]:
+        value = variable.get("value", "10.0.0.7")
+        variables[variable["name"]] = value.replace("$(POD_IP)", "10.0.0.7").replace(
+            "/etc/", f"{folder}/"
+        )
+    return container["command"][0], variables
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
@@ -48,12 +50,12 @@ def test_every_variable_is_a_setting_and_every_value_is_valid(
     for deployment in of_kind(render(values), "Deployment"):
         command, variables = environment(deployment, "/tmp")  # noqa: S108 -- only the form counts
         kinds = [SharedSettings, *KINDS[command]]
-        known = {
+        setting_names = {
             f"{kind.model_config.get('env_prefix')}{field}".upper()
             for kind in kinds
             for field in kind.model_fields
         }
-        assert set(variables) - OTHERS <= known, deployment["metadata"]["name"]
+        assert set(variables) - OTHERS <= setting_names, deployment["metadata"]["name"]
         with monkeypatch.context() as patch:
             for name, value in variables.items():
                 patch.setenv(name, value)
@@ -64,13 +66,13 @@ def test_every_variable_is_a_setting_and_every_value_is_valid(
 
 def test_where_members_decide_the_query_api_knows_the_providers():
     objects = render(VALUES["members decide"])
-    _, found = environment(find(objects, "Deployment", "fb-fleetbus-query-api"), "")
-    assert found["FLEETBUS_QUERY_API_AUTHORITY"] == "member"
-    assert json.loads(found["FLEETBUS_PROVIDERS"])[0]["namespace"] == "fleetbus-clusters"
-    assert found["FLEETBUS_HUB_CLUSTER"] == "hub"
-    _, found = environment(find(render({}), "Deployment", "fb-fleetbus-query-api"), "")
-    assert found["FLEETBUS_QUERY_API_AUTHORITY"] == "hub"
-    assert "FLEETBUS_PROVIDERS" not in found
+    _, variables = environment(find(objects, "Deployment", "fb-fleetbus-query-api"), "")
+    assert variables["FLEETBUS_QUERY_API_AUTHORITY"] == "member"
+    assert json.loads(variables["FLEETBUS_PROVIDERS"])[0]["namespace"] == "fleetbus-clusters"
+    assert variables["FLEETBUS_HUB_CLUSTER"] == "hub"
+    _, variables = environment(find(render({}), "Deployment", "fb-fleetbus-query-api"), "")
+    assert variables["FLEETBUS_QUERY_API_AUTHORITY"] == "hub"
+    assert "FLEETBUS_PROVIDERS" not in variables
 
 
 def test_every_command_is_in_the_image():
@@ -81,8 +83,8 @@ def test_every_command_is_in_the_image():
         assert f"--package {project['name']}" in dockerfile
         scripts |= set(project.get("scripts", {}))
     objects = render(VALUES["everything"])
-    specs = [one["spec"]["template"]["spec"] for one in of_kind(objects, "Deployment")]
-    specs += [one["spec"] for one in of_kind(objects, "Pod")]
+    specs = [obj["spec"]["template"]["spec"] for obj in of_kind(objects, "Deployment")]
+    specs += [pod["spec"] for pod in of_kind(objects, "Pod")]
     used = {container["command"][0] for spec in specs for container in spec["containers"]}
     assert used <= scripts
     assert used >= {"fleetbus-watcher", "fleetbus-reconciler", "fleetbus-distributor", "python"}
@@ -94,7 +96,7 @@ def test_the_image_runs_as_the_user_of_the_pods():
 
 def _metrics() -> set[str]:
     """Every metric in the code, with the ends that Prometheus adds."""
-    found: set[str] = {"up"}
+    metrics: set[str] = {"up"}
     for path in [*ROOT.glob("sdk/fleetbus/**/*.py"), *ROOT.glob("services/**/*.py")]:
         text = path.read_text()
         for kind, name in re.findall(r"\b(Counter|Gauge|Histogram)\(\s*\"(fleetbus_\w+)\"", text):
@@ -103,13 +105,13 @@ def _metrics() -> set[str]:
                 "Gauge": [""],
                 "Histogram": ["_bucket", "_count", "_sum"],
             }
-            found |= {name.removesuffix("_total") + end for end in ends[kind]}
-    return found
+            metrics |= {name.removesuffix("_total") + end for end in ends[kind]}
+    return metrics
 
 
 def test_every_metric_of_alerts_and_dashboards_exists():
     alerts = yaml.load((CHART / "files/alerts.yaml").read_text(), yaml.CSafeLoader)
-    texts = [one["expr"] for one in alerts]
+    texts = [alert["expr"] for alert in alerts]
     for path in (CHART / "files/dashboards").glob("*.json"):
         panels = json.loads(path.read_text())["panels"]
         texts += [target["expr"] for panel in panels for target in panel["targets"]]
@@ -123,7 +125,7 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert():
     alerts = rule["spec"]["groups"][0]["rules"]
     page = (ROOT / "docs/operations/alerts.md").read_text()
     headings = re.findall(r"^## (\w+)$", page, re.MULTILINE)
-    assert sorted(headings) == sorted(one["alert"] for one in alerts)
+    assert sorted(headings) == sorted(alert["alert"] for alert in alerts)
     for one in alerts:
         url = one["annotations"]["runbook_url"]
         assert url.endswith(f"docs/operations/alerts.md#{one['alert'].lower()}")

@@ -78,7 +78,9 @@ async def test_s8_each_user_writes_its_own_keys_and_nobody_administers(server: R
             for key, allowed in WRITES.items():
                 if await is_allowed(client, "SADD", key, "x") != (user in allowed):
                     wrong.append(f"{user}: {key}")
-            wrong += [f"{user}: {one}" for one in FORBIDDEN if await is_allowed(client, *one)]
+            wrong += [
+                f"{user}: {command}" for command in FORBIDDEN if await is_allowed(client, *command)
+            ]
     assert wrong == []
 
 
@@ -104,16 +106,16 @@ async def test_nobody_gets_in_without_a_password(server: RenderedValkey):
     async with server.client("probe") as client:
         assert not await is_allowed(client, "GET", "fleetbus:{fleet:0}:generation")
         # It loads users and ends the connections of those that were changed.
-        allowed = [one for one in FORBIDDEN if await is_allowed(client, *one)]
-        assert [one[:2] for one in allowed] == [("CLIENT", "KILL")]
+        allowed = [command for command in FORBIDDEN if await is_allowed(client, *command)]
+        assert [command[:2] for command in allowed] == [("CLIENT", "KILL")]
 
 
 async def test_p16_the_configuration_passes_the_checks_of_every_service(server: RenderedValkey):
     for user in USERS:
         redis = await connect(server.access(user))
         try:
-            found: Any = await redis.info("memory")
-            assert found["maxmemory_policy"] == "noeviction"
+            memory: Any = await redis.info("memory")
+            assert memory["maxmemory_policy"] == "noeviction"
             persistence: Any = await redis.info("persistence")
             assert persistence["aof_enabled"] == 1
         finally:
@@ -134,10 +136,10 @@ def test_s8_the_page_of_the_store_shows_the_users_of_the_chart():
     shop: Object = {"name": "shop", "modules": ["shop.controllers"], "controllers": ["shop"]}
     objects = render({"reconcilers": [shop]})
     text = secret(objects, "fb-fleetbus-valkey-config")["users.acl"]
-    made = [re.sub(r"#\w{64}", ">PASSWORD", line) for line in text.splitlines()]
+    lines = [re.sub(r"#\w{64}", ">PASSWORD", line) for line in text.splitlines()]
     page = (CHART.parents[1] / "docs" / "store.md").read_text()
-    shown = re.findall(r"^ACL SETUSER (.*)$", page, re.MULTILINE)
+    users_shown = re.findall(r"^ACL SETUSER (.*)$", page, re.MULTILINE)
     of_the_server = ("user default", "user probe")
-    assert [f"user {one}" for one in shown] == [
-        one for one in made if one and not one.startswith(of_the_server)
+    assert [f"user {user}" for user in users_shown] == [
+        line for line in lines if line and not line.startswith(of_the_server)
     ]

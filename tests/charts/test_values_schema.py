@@ -21,11 +21,11 @@ from support.api.rendered_chart import (
 from support.api.wrong_values import WRONG
 
 
-@pytest.mark.parametrize(("values", "said"), WRONG, ids=[said for _, said in WRONG])
-def test_a_wrong_value_is_refused_and_named(values: Object, said: str):
+@pytest.mark.parametrize(("values", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_a_wrong_value_is_refused_and_named(values: Object, message: str):
     with pytest.raises(helm().HelmError) as refused:
         render_files(values)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize("resource", ["v1/*", "apps/v1/*", "v1/pods*", "v1/"])
@@ -82,7 +82,7 @@ OPEN = frozenset(
 
 def test_every_map_says_which_keys_it_may_have():
     schema = json.loads((CHART / "values.schema.json").read_text())
-    found: list[str] = []
+    places: list[str] = []
 
     def walk(node: Any, place: str) -> None:
         if isinstance(node, list):
@@ -92,12 +92,12 @@ def test_every_map_says_which_keys_it_may_have():
             return
         fields = cast("Object", node)
         if "object" in fields.get("type", ()) and "additionalProperties" not in fields:
-            found.append(place)
+            places.append(place)
         for key, inner in fields.items():
             walk(inner, key)
 
     walk(schema, "")
-    assert set(found) == OPEN
+    assert set(places) == OPEN
 
 
 RESOURCES = [

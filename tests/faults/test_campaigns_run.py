@@ -26,8 +26,8 @@ pytestmark = [
 ]
 
 
-async def phases_of(found: AsyncGenerator[Path]) -> list[Path]:
-    async with aclosing(found) as phases:
+async def phases_of(generator: AsyncGenerator[Path]) -> list[Path]:
+    async with aclosing(generator) as phases:
         return [phase async for phase in phases]
 
 
@@ -54,22 +54,22 @@ async def test_the_campaign_of_workers_runs(tmp_path: Path):
         longest=0.5,
         ends=0,
     )
-    found = [check(phase) for phase in await phases_of(run_workers(plan, tmp_path))]
-    assert [figures.phase for figures in found] == ["kills", "peace"]
-    assert all(figures.runs for figures in found)
-    assert found[0].kills
-    assert [figures.violations for figures in found] == [[], []]
+    all_figures = [check(phase) for phase in await phases_of(run_workers(plan, tmp_path))]
+    assert [figures.phase for figures in all_figures] == ["kills", "peace"]
+    assert all(figures.runs for figures in all_figures)
+    assert all_figures[0].kills
+    assert [figures.violations for figures in all_figures] == [[], []]
 
 
 async def test_the_campaign_of_distributors_runs(tmp_path: Path):
     plan = DistributorPlan(seed=1, kills=2, points=1, pace=0.5, rounds=0, steps=("protected",))
-    found = [
+    all_figures = [
         check_distributors(phase) for phase in await phases_of(run_distributors(plan, tmp_path))
     ]
-    assert [figures.phase for figures in found] == ["points", "storm", "steps"]
-    assert found[1].kills >= 2
-    assert all(figures.writes for figures in found[1:])
-    assert [figures.violations for figures in found] == [[], [], []]
+    assert [figures.phase for figures in all_figures] == ["points", "storm", "steps"]
+    assert all_figures[1].kills >= 2
+    assert all(figures.writes for figures in all_figures[1:])
+    assert [figures.violations for figures in all_figures] == [[], [], []]
 
 
 async def test_the_campaign_of_the_query_api_runs(tmp_path: Path):

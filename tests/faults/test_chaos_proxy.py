@@ -27,11 +27,13 @@ async def echoing() -> AsyncGenerator[Link]:
 
 def test_commands_are_cut_behind_their_payloads_however_they_arrive():
     sent = b"PING\r\nHPUB fleetbus.events.a _INBOX.1 4 9\r\nh\r\n\r\n1234\r\nPUB x 2\r\nab\r\n"
-    whole = [b"PING\r\n", sent[6:-13], b"PUB x 2\r\nab\r\n"]
-    assert Frames().feed(sent) == whole
+    commands = [b"PING\r\n", sent[6:-13], b"PUB x 2\r\nab\r\n"]
+    assert Frames().feed(sent) == commands
     frames = Frames()
-    assert [frame for at in range(len(sent)) for frame in frames.feed(sent[at : at + 1])] == whole
-    assert [subject_of(frame) for frame in whole] == ["", "fleetbus.events.a", "x"]
+    assert [
+        frame for at in range(len(sent)) for frame in frames.feed(sent[at : at + 1])
+    ] == commands
+    assert [subject_of(frame) for frame in commands] == ["", "fleetbus.events.a", "x"]
 
 
 async def test_what_is_held_arrives_after_the_healing_and_what_is_lost_never():

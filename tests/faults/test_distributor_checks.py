@@ -86,13 +86,13 @@ class Log:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
-    made = Log(tmp_path)
-    made.fleet()
-    return made
+    opened = Log(tmp_path)
+    opened.fleet()
+    return opened
 
 
-def rules(found: Any) -> list[str]:
-    return [violation.rule for violation in found]
+def rules(violations: Any) -> list[str]:
+    return [violation.rule for violation in violations]
 
 
 # --- what was done ------------------------------------------------------------------------------
@@ -227,8 +227,8 @@ def test_each_deviation_is_found(change: Json, rule: str):
 
 def test_nothing_is_pruned_where_something_could_not_be_applied():
     spec = {"templates": [template("x")], "placement": at("t1")}
-    found = state(spec=spec, states={"t1": "Conflict/NotOurs"})
-    assert "D5 surplus" not in rules(check_state(found))
+    bad_state = state(spec=spec, states={"t1": "Conflict/NotOurs"})
+    assert "D5 surplus" not in rules(check_state(bad_state))
 
 
 def test_an_inventory_that_cannot_be_read_is_a_violation():
@@ -236,13 +236,13 @@ def test_an_inventory_that_cannot_be_read_is_a_violation():
 
 
 def test_orphans_are_exactly_those_that_are_reported():
-    found = state()
-    found["objects"].append(found["objects"][0] | {"cluster": "t2", "target": "t2"})
-    assert rules(check_state(found)) == ["D7 orphan"]
-    found["orphans"] = [["t2", "ConfigMap", "m0-a"]]
-    assert rules(check_state(found)) == []
-    found["objects"].pop()
-    assert rules(check_state(found)) == ["D7 orphan"]
+    bad_state = state()
+    bad_state["objects"].append(bad_state["objects"][0] | {"cluster": "t2", "target": "t2"})
+    assert rules(check_state(bad_state)) == ["D7 orphan"]
+    bad_state["orphans"] = [["t2", "ConfigMap", "m0-a"]]
+    assert rules(check_state(bad_state)) == []
+    bad_state["objects"].pop()
+    assert rules(check_state(bad_state)) == ["D7 orphan"]
 
 
 def test_what_is_desired_is_worked_out_per_cluster():
@@ -251,9 +251,9 @@ def test_what_is_desired_is_worked_out_per_cluster():
         "placement": {**EVERYWHERE, "exclude": [{"name": "t4"}]},
     }
     clusters = CLUSTERS | {"t2": {}}
-    found = desired(spec, clusters)
-    assert found.objects[Place("t1", "ConfigMap", "m0-a")] == {"where": "t1"}
-    assert {place.cluster for place in found.objects} == {"t1", "t3"}
+    computed = desired(spec, clusters)
+    assert computed.objects[Place("t1", "ConfigMap", "m0-a")] == {"where": "t1"}
+    assert {place.cluster for place in computed.objects} == {"t1", "t3"}
     spec["templates"] = [template(region="${cluster.labels.region}")]
     assert desired(spec, clusters).unrendered == {"t1", "t3"}
 
@@ -275,8 +275,8 @@ def test_a_write_has_the_name_of_a_point(call: Call, cluster: str, point: str):
 
 
 def test_a_seed_is_repeated_by_one_command():
-    given = ("--kills 3", "--kills 0", "--steps protected,crashed", "--mutation no-limits")
-    for words in given:
+    options = ("--kills 3", "--kills 0", "--steps protected,crashed", "--mutation no-limits")
+    for words in options:
         (plan,) = plans_of(read_arguments(["--seed", "7", *words.split()]))
         again = command_of(plan, cut=False).split()
         assert again[:3] == ["python", "tests/run.py", "faults.distributors"]

@@ -27,8 +27,8 @@ _PACKAGES = (
 _ALL = (
     MUTATIONS
     | WORKER_MUTATIONS
-    | {name: one.apply for name, one in DISTRIBUTOR_MUTATIONS.items()}
-    | {name: one.apply for name, one in QUERY_MUTATIONS.items()}
+    | {name: mutation.apply for name, mutation in DISTRIBUTOR_MUTATIONS.items()}
+    | {name: mutation.apply for name, mutation in QUERY_MUTATIONS.items()}
 )
 
 

@@ -30,8 +30,8 @@ ALL, WEB = "kube-fleet", "kube-fleet-web"
 STATE = ("u1", 7, "d7", True)
 
 
-def rules(found: Any) -> list[str]:
-    return [violation.rule for violation in found]
+def rules(violations: Any) -> list[str]:
+    return [violation.rule for violation in violations]
 
 
 def line(kind: str, t: float, **more: Any) -> Json:
@@ -55,7 +55,7 @@ def fault(kind: str, begin: float, end: float) -> list[Json]:
 def records(*lines: Json, client: str = ALL, **more: Any) -> QueryRecords:
     """Records of one client, and a cluster that has one object and is written to each second."""
     meta = {"began": 0.0, "stopped": 100.0, "ended": 101.0, "agreed": {client: 1.0}}
-    given: Json = {
+    fields: Json = {
         "meta": meta | more.pop("meta", {}),
         "final": {KEY: Seen(*STATE)},
         "caches": {client: {KEY: Seen(*STATE)}},
@@ -64,7 +64,7 @@ def records(*lines: Json, client: str = ALL, **more: Any) -> QueryRecords:
         "commits": {"alpha": [float(t) for t in range(100)], "beta": [], "gamma": []},
         "memory": [],
     }
-    return QueryRecords(**given | more)
+    return QueryRecords(**fields | more)
 
 
 def test_i1_a_client_that_holds_what_its_cluster_has_is_right():
@@ -100,8 +100,8 @@ def test_i1_what_a_client_holds_is_lost_old_or_left_over(cache: dict[str, Seen],
 
 def test_i1_a_client_with_a_selector_holds_what_it_selects_and_nothing_else():
     other = {KEY: Seen("u1", 7, "d7", False)}
-    held = records(listed(1, 7), client=WEB, final=other)
-    assert rules(check_caches(held)) == [f"{WEB}-cache-extra", f"{WEB}-events-extra"]
+    query_records = records(listed(1, 7), client=WEB, final=other)
+    assert rules(check_caches(query_records)) == [f"{WEB}-cache-extra", f"{WEB}-events-extra"]
     left = [listed(1, 6), event(2, 7, "DELETED")]
     assert check_queries(records(*left, client=WEB, final=other, caches={WEB: {}})) == []
 

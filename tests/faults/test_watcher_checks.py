@@ -47,8 +47,8 @@ def records(*stream: dict[str, Any], lost: bool = False, **more: Any) -> Records
     return Records(meta, final, more.pop("snapshot", final), list(stream), **more)
 
 
-def rules(found: Any) -> list[str]:
-    return [violation.rule for violation in found]
+def rules(violations: Any) -> list[str]:
+    return [violation.rule for violation in violations]
 
 
 def test_i1_a_stream_that_ends_like_the_cluster_is_right():
@@ -117,16 +117,16 @@ def test_i1_a_snapshot_that_differs_and_one_that_is_late_are_found():
 
 
 @pytest.mark.parametrize(
-    ("rv", "found"),
+    ("rv", "rules_broken"),
     [(9, []), (8, ["false-deletion"])],  # it was deleted at 9
 )
-def test_w8_a_deletion_of_what_was_still_there_is_found(rv: int, found: list[str]):
+def test_w8_a_deletion_of_what_was_still_there_is_found(rv: int, rules_broken: list[str]):
     truth = [
         {"type": "ADDED", "uid": "u-b", "rv": 4},
         {"type": "DELETED", "uid": "u-b", "rv": 9},
     ]
     swept = message("deleted", "b", rv, swept=True)
-    assert rules(check_deletions(records(swept, truth={"eu1": truth}))) == found
+    assert rules(check_deletions(records(swept, truth={"eu1": truth}))) == rules_broken
     restored = [*truth, {"type": "ROLLED_BACK", "uid": "", "rv": 5}]
     assert rules(check_deletions(records(swept, truth={"eu1": restored}))) == []
 
@@ -166,8 +166,8 @@ def test_i4_a_row_whose_version_falls_is_found_unless_the_incarnation_is_newer()
 
 
 def test_i5_w14_writes_to_a_cluster_memory_without_bound_and_ended_processes_are_found():
-    asked: dict[str, Any] = {"t": 1.0, "verb": "delete", "path": "/", "query": {}, "agent": "x"}
-    assert rules(check_writes(records(requests={"eu1": [asked]}))) == ["api-writes"]
+    request: dict[str, Any] = {"t": 1.0, "verb": "delete", "path": "/", "query": {}, "agent": "x"}
+    assert rules(check_writes(records(requests={"eu1": [request]}))) == ["api-writes"]
     sizes = [(1.0, "alpha-1/10", 50_000), (2.0, "alpha-1/10", 200_000)]
     sizes += [(1.0, f"b/{n}", 50_000) for n in range(2)]
     assert rules(check_memory(records(memory=sizes))) == ["memory"]
@@ -211,13 +211,13 @@ def logged(seconds: float, event: str, **more: Any) -> dict[str, Any]:
 
 
 def test_w5_a_restart_with_a_checkpoint_that_lists_is_found():
-    kept = records(
+    watcher_records = records(
         requests={"eu1": [list_at(1), list_at(2, **{"continue": "x"}), list_at(20)]},
         bucket=checkpoint(5, 100),
         all_log=[started(19)],
     )
-    assert rules(check_lists(kept)) == ["list-without-reason"]
-    assert reasons_of(kept)[0] == {"no checkpoint": 1, "none": 1}
+    assert rules(check_lists(watcher_records)) == ["list-without-reason"]
+    assert reasons_of(watcher_records)[0] == {"no checkpoint": 1, "none": 1}
 
 
 @pytest.mark.parametrize(
@@ -235,10 +235,10 @@ def test_w5_a_list_with_a_reason_is_none_too_many(more: dict[str, Any], reason: 
     if (least := more.pop("resync", 0)) > 0:
         key = kv_resync("eu1", "core", "configmaps")
         bucket = [*bucket, {"t": 18.0, "key": key, "value": f'{{"minEpoch":{least}}}'}]
-    asked = {"eu1": [list_at(20)]}
-    kept = records(requests=asked, bucket=bucket, all_log=[started(19)], **more)
-    assert rules(check_lists(kept)) == []
-    assert reasons_of(kept)[0] == {reason: 1}
+    requests = {"eu1": [list_at(20)]}
+    watcher_records = records(requests=requests, bucket=bucket, all_log=[started(19)], **more)
+    assert rules(check_lists(watcher_records)) == []
+    assert reasons_of(watcher_records)[0] == {reason: 1}
 
 
 def test_w9_an_alarm_without_a_cause_is_found():

@@ -30,15 +30,15 @@ from faults.workers.settings import LEASE_SECONDS, POISON, quarantine_seconds, w
 KEY = "alpha/default/n1"
 
 
-def rules(found: Any) -> list[str]:
-    return [violation.rule for violation in found]
+def rules(violations: Any) -> list[str]:
+    return [violation.rule for violation in violations]
 
 
 def run(begin: float, end: float | None, outcome: str = "ok", **more: Any) -> WorkerRun:
     """A run that was taken when it began; it looks at once and acts at its end."""
     last = begin if end is None else end
     acts = [("read", begin, begin), ("acted", last, last)]
-    made: Json = {"key": KEY, "worker": "worker-1", "attempt": 0, "acts": acts, "read": "7"}
+    fields: Json = {"key": KEY, "worker": "worker-1", "attempt": 0, "acts": acts, "read": "7"}
     return WorkerRun(
         fence=f"{int(begin * 1e6)}.token.store",
         pid=1,
@@ -46,15 +46,15 @@ def run(begin: float, end: float | None, outcome: str = "ok", **more: Any) -> Wo
         read_at=begin,
         end=end,
         outcome=outcome if end is not None else "",
-        **made | more,
+        **fields | more,
     )
 
 
 def records(*runs: WorkerRun, **more: Any) -> WorkerRecords:
     meta = {"phase": "peace", "began": 0.0, "settled_seconds": 1.0}
     truth = {KEY: {"t": 0.0, "type": "MODIFIED", "rv": "7"}}
-    given: Json = {"meta": meta, "truth": truth, "commits": [1.0], "runs": list(runs)}
-    return WorkerRecords(**given | more)
+    fields: Json = {"meta": meta, "truth": truth, "commits": [1.0], "runs": list(runs)}
+    return WorkerRecords(**fields | more)
 
 
 def fault(kind: str, begin: float, end: float, **more: Any) -> list[Json]:
@@ -73,7 +73,7 @@ def test_nothing_is_wrong_with_two_runs_one_after_the_other():
 
 
 @pytest.mark.parametrize(
-    ("runs", "change", "found"),
+    ("runs", "change", "rules_broken"),
     [
         ([run(10, 11)], {"type": "MODIFIED", "rv": "7", "t": 9.0}, []),
         ([run(10, 11)], {"type": "MODIFIED", "rv": "8", "t": 9.0}, ["lost-change"]),
@@ -85,9 +85,9 @@ def test_nothing_is_wrong_with_two_runs_one_after_the_other():
     ],
 )
 def test_i2_a_last_change_that_no_good_run_has_read_is_found(
-    runs: list[WorkerRun], change: Json, found: list[str]
+    runs: list[WorkerRun], change: Json, rules_broken: list[str]
 ):
-    assert rules(check_last_changes(records(*runs, truth={KEY: change}))) == found
+    assert rules(check_last_changes(records(*runs, truth={KEY: change}))) == rules_broken
 
 
 def test_i3_an_effect_under_an_old_fence_is_found_whoever_was_stopped():
@@ -141,14 +141,14 @@ def test_r4_a_write_under_an_old_fence_that_reaches_the_target_is_found():
     assert rules(check_target(records(older, newer, writes=after))) == ["stale-write"]
     stopped = fault("sigstop", 10.25, 12.05, process="worker-1")  # with the request on its way
     assert rules(check_target(records(older, newer, writes=after, log=stopped))) == []
-    found = rules(check_target(records(older, newer, writes=replacing, log=stopped)))
-    assert found == ["replaced"]
+    broken = rules(check_target(records(older, newer, writes=replacing, log=stopped)))
+    assert broken == ["replaced"]
     refused = [write(12.5, newer), write(13.9, older, status=409)]
     assert rules(check_target(records(older, newer, writes=refused))) == []
 
 
 @pytest.mark.parametrize(
-    ("attempts", "outcomes", "found"),
+    ("attempts", "outcomes", "rules_broken"),
     [
         ([0, 1, 2, 0], ["failed", "failed", "ok", "ok"], []),
         ([0, 0], ["failed", "ok"], ["attempts"]),
@@ -158,30 +158,30 @@ def test_r4_a_write_under_an_old_fence_that_reaches_the_target_is_found():
     ],
 )
 def test_q7_attempts_that_are_not_the_failures_since_the_last_success_are_found(
-    attempts: list[int], outcomes: list[str], found: list[str]
+    attempts: list[int], outcomes: list[str], rules_broken: list[str]
 ):
-    made = [
+    runs_made = [
         run(10.0 * n, 10.0 * n + 1, outcome, attempt=attempt)
         for n, (attempt, outcome) in enumerate(zip(attempts, outcomes, strict=True), 1)
     ]
-    assert rules(check_attempts(records(*made))) == found
+    assert rules(check_attempts(records(*runs_made))) == rules_broken
 
 
 def test_q7_a_failure_that_nobody_wrote_down_is_not_missed():
-    made = [run(10, 11, "failed"), run(20, 21)]
+    runs_made = [run(10, 11, "failed"), run(20, 21)]
     killed = [{"t": 11.1, "kind": "kill", "process": "worker-1", "why": "any-time"}]
-    assert rules(check_attempts(records(*made, log=killed))) == []
+    assert rules(check_attempts(records(*runs_made, log=killed))) == []
 
 
 def test_q7_a_deadly_key_that_comes_back_too_soon_is_found():
     gaps = [LEASE_SECONDS, LEASE_SECONDS, LEASE_SECONDS + quarantine_seconds(1)]
 
     def deaths(last: float) -> list[WorkerRun]:
-        begin, made = 10.0, [run(10.0, None, key=POISON)]
+        begin, runs_made = 10.0, [run(10.0, None, key=POISON)]
         for gap in [*gaps[:2], last]:
             begin += gap + 0.1
-            made.append(run(begin, None, key=POISON))
-        return made
+            runs_made.append(run(begin, None, key=POISON))
+        return runs_made
 
     assert rules(check_quarantine(records(*deaths(gaps[2])))) == []
     assert rules(check_quarantine(records(*deaths(gaps[1])))) == ["quarantine"]
@@ -233,9 +233,14 @@ def test_the_lines_of_a_run_are_put_together():
         {"t": 5.3, "what": "read", "asked": 5.2, "rv": "", **common},
         {"t": 5.4, "what": "end", "outcome": "again", **common},
     ]
-    (found,) = runs_of(lines)
-    assert (found.taken, found.attempt, found.read, found.end) == (5.0, 2, "", 5.4)
-    assert found.is_success
+    (worker_run,) = runs_of(lines)
+    assert (worker_run.taken, worker_run.attempt, worker_run.read, worker_run.end) == (
+        5.0,
+        2,
+        "",
+        5.4,
+    )
+    assert worker_run.is_success
 
 
 def test_a_seed_of_workers_is_repeated_by_one_command():
@@ -248,5 +253,5 @@ def test_a_seed_of_workers_is_repeated_by_one_command():
 
 
 def test_some_keys_are_written_to_the_target_and_some_are_not():
-    found = {writes_target(f"alpha/default/n{n}") for n in range(20)}
-    assert found == {True, False}
+    outcomes_seen = {writes_target(f"alpha/default/n{n}") for n in range(20)}
+    assert outcomes_seen == {True, False}

@@ -17,5 +17,5 @@ def short_settling(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def rig(nats_url: str) -> AsyncGenerator[Rig]:
     """An emulated cluster and the shared NATS; start a watcher with `rig.start`."""
-    async with rig_for(nats_url) as made:
-        yield made
+    async with rig_for(nats_url) as opened:
+        yield opened

@@ -70,7 +70,7 @@ async def test_w11_a_quiet_cluster_of_many_resources_is_never_cut_and_never_show
         await eventually(lambda: is_settled(silent))
         assert len((await last(silent)).resources) > 30
         watches = [r.number for r in silent.cluster.requests if r.verb == "watch"]
-        asked = len(probes(silent))
+        count = len(probes(silent))
         begun = len(await silent.heartbeats())
         await stays(
             watches,
@@ -83,7 +83,7 @@ async def test_w11_a_quiet_cluster_of_many_resources_is_never_cut_and_never_show
         }
         assert {b.connected for b in reported} == {True}
         # One question for the cluster, whatever it has.
-        assert 5 < len(probes(silent)) - asked <= 100
+        assert 5 < len(probes(silent)) - count <= 100
 
 
 async def is_settled(rig: Rig) -> bool:
@@ -176,8 +176,8 @@ async def test_w11_one_probe_without_an_answer_is_no_reason_to_cut(silent: Rig):
         begun = len(await silent.heartbeats())
         rule = silent.cluster.faults.add(Fail(503), verb="health", count=1)
         await eventually(lambda: rule.hits == 1)
-        asked = len(probes(silent))
-        await eventually(lambda: len(probes(silent)) > asked)
+        count = len(probes(silent))
+        await eventually(lambda: len(probes(silent)) > count)
         assert len(silent.requests("watch")) == 1
         await eventually(lambda: beats_after(silent, begun))
         assert {beat.connected for beat in (await silent.heartbeats())[begun:]} == {True}

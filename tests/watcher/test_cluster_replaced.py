@@ -46,9 +46,9 @@ async def replaced(rig: Rig, nats_url: str) -> AsyncGenerator[tuple[Rig, Rig]]:
 
 
 def uid_of(rig: Rig) -> str:
-    found = rig.cluster.get("v1/namespaces", None, "kube-system")
-    assert found is not None
-    return str(found["metadata"]["uid"])
+    namespace = rig.cluster.get("v1/namespaces", None, "kube-system")
+    assert namespace is not None
+    return str(namespace["metadata"]["uid"])
 
 
 async def is_refused(rig: Rig) -> bool:
@@ -158,10 +158,10 @@ async def test_w13_the_command_accepts_what_a_watcher_refuses(
     await eventually(lambda: is_refused(rig))
     wrong = asyncio.to_thread(accept_cluster, "alpha", uid_of(rig), rig.nats_url)
     assert await wrong == 1
-    said = capsys.readouterr()
-    assert f"has UID {uid_of(other)}, not '{uid_of(rig)}'" in said.err
-    assert len(said.err.splitlines()) == 1
-    assert "may be the one" not in said.out
+    captured = capsys.readouterr()
+    assert f"has UID {uid_of(other)}, not '{uid_of(rig)}'" in captured.err
+    assert len(captured.err.splitlines()) == 1
+    assert "may be the one" not in captured.out
     assert await rig.kv.get(kv_accepted("alpha")) is None
     right = asyncio.to_thread(accept_cluster, "alpha", "", rig.nats_url)
     assert await right == 0
@@ -185,13 +185,17 @@ async def test_b8_a_number_in_the_bucket_that_nobody_believes_is_not_gone_on_fro
 
 
 async def test_b8_nobody_moves_to_a_number_that_nobody_believes(rig: Rig):
-    ours = Incarnation(now_ms(), "uid")
-    for number, is_moved in ((ours.number, False), (ours.number + 1, True), (2**62, False)):
+    incarnation = Incarnation(now_ms(), "uid")
+    for number, is_moved in (
+        (incarnation.number, False),
+        (incarnation.number + 1, True),
+        (2**62, False),
+    ):
         record = Incarnation(number, "uid")
         await rig.kv.put(kv_incarnation("alpha"), msgspec.json.encode(record))
-        assert await has_moved(rig.kv, "alpha", ours) is is_moved
+        assert await has_moved(rig.kv, "alpha", incarnation) is is_moved
     await rig.kv.delete(kv_incarnation("alpha"))
-    assert await has_moved(rig.kv, "alpha", ours)
+    assert await has_moved(rig.kv, "alpha", incarnation)
 
 
 async def test_w13_a_watcher_sends_nothing_through_a_connection_that_leads_to_another_cluster():
@@ -206,4 +210,4 @@ async def test_w13_a_watcher_sends_nothing_through_a_connection_that_leads_to_an
         assert any(isinstance(answer, NotAccepted) for answer in answers)
         with pytest.raises(ClusterReplaced):
             await identity.check()  # though an old connection was open a moment ago
-    assert {one.path for one in address.wrong.requests} == {KUBE_SYSTEM}
+    assert {request.path for request in address.wrong.requests} == {KUBE_SYSTEM}

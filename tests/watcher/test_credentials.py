@@ -17,8 +17,8 @@ from support.servers.plain_http import http_client
 
 @pytest.fixture
 async def rig(nats_url: str) -> AsyncGenerator[Rig]:
-    async with rig_for(nats_url, tokens={"first": "watcher"}) as made:
-        yield made
+    async with rig_for(nats_url, tokens={"first": "watcher"}) as opened:
+        yield opened
 
 
 def write_kubeconfig(rig: Rig, path: Path, **user: str) -> None:

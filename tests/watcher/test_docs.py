@@ -31,17 +31,19 @@ def test_what_is_documented_of_every_service_are_its_settings_and_their_defaults
     assert set(documented) <= set(fields)
     for cell, defaults in rows:
         names = re.findall(r"`FLEETBUS_([A-Z_]+)`", cell)
-        given = re.findall(r"`(.*?)`", defaults)
-        assert given in ([], [str(fields[name].default) for name in names])
+        defaults_stated = re.findall(r"`(.*?)`", defaults)
+        assert defaults_stated in ([], [str(fields[name].default) for name in names])
 
 
 def test_every_metric_is_documented():
     documented = set(re.findall(r"^\| `(fleetbus_watcher_\w+)`", DOCS, re.MULTILINE))
-    found: set[str] = set()
+    names_of_metrics: set[str] = set()
     for family in REGISTRY.collect():
         if family.name.startswith("fleetbus_watcher_"):
-            found.add(f"{family.name}_total" if family.type == "counter" else family.name)
-    assert documented == found
+            names_of_metrics.add(
+                f"{family.name}_total" if family.type == "counter" else family.name
+            )
+    assert documented == names_of_metrics
 
 
 def test_every_alarm_says_what_to_do():

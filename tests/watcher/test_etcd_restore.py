@@ -19,7 +19,7 @@ async def numbers(rig: Rig) -> list[int]:
 
 
 async def has_number_above(rig: Rig, number: int) -> bool:
-    return any(found > number for found in await numbers(rig))
+    return any(each_number > number for each_number in await numbers(rig))
 
 
 async def is_recorded(rig: Rig, version: str) -> bool:

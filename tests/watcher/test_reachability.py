@@ -54,8 +54,8 @@ def watches(rig: Rig) -> int:
 
 
 async def are_failing(rig: Rig) -> bool:
-    found = [await rig.status(plural) for plural in RESOURCES]
-    return all(status is not None and status.state == "failing" for status in found)
+    statuses = [await rig.status(plural) for plural in RESOURCES]
+    return all(status is not None and status.state == "failing" for status in statuses)
 
 
 @asynccontextmanager
@@ -147,8 +147,8 @@ async def waiting(*waits: Awaitable[None]) -> AsyncGenerator[Sequence[asyncio.Fu
 
 def are_one_by_one(rig: Rig) -> bool:
     """Whether probes that hang until they are given up, after 0.2 s, did not overlap."""
-    asked = [request.time for request in probes(rig)]
-    return all(b - a >= timedelta(seconds=0.12) for a, b in pairwise(asked))
+    times = [request.time for request in probes(rig)]
+    return all(b - a >= timedelta(seconds=0.12) for a, b in pairwise(times))
 
 
 async def test_w19_one_probe_at_a_time_asks_for_all_who_wait(rig: Rig):
@@ -158,11 +158,11 @@ async def test_w19_one_probe_at_a_time_asks_for_all_who_wait(rig: Rig):
     ):
         hang = rig.cluster.faults.add(Hang(), verb="health")
         await eventually(lambda: hang.hits >= 3)
-        asked = len(probes(rig))
+        count = len(probes(rig))
         assert are_one_by_one(rig)
         hang.remove()
         await asyncio.wait_for(asyncio.gather(*pauses), SECONDS)
-        assert len(probes(rig)) <= asked + 2
+        assert len(probes(rig)) <= count + 2
 
 
 async def test_w19_nobody_is_asked_for_those_who_do_not_wait_any_more(rig: Rig):
@@ -179,11 +179,11 @@ async def test_w19_what_was_asked_before_the_return_and_hangs_is_asked_again(rig
     away = rig.cluster.faults.add(Fail(503), verb="health")
     rig.cluster.faults.add(Hang(), verb="get", resource="namespaces", count=1)
     async with reaching(rig) as reach, KubeClient(rig.config) as client:
-        asked = asyncio.ensure_future(reach.retry(client.kube_system_uid))
+        retry = asyncio.ensure_future(reach.retry(client.kube_system_uid))
         async with waiting(reach.pause(NO_ANSWER, MINUTE)):
             await eventually(lambda: away.hits > 0)
             away.remove()
-            assert await asyncio.wait_for(asked, SECONDS) == await client.kube_system_uid()
+            assert await asyncio.wait_for(retry, SECONDS) == await client.kube_system_uid()
 
 
 async def test_w21_a_second_stop_while_a_question_is_given_up_leaves_no_task(rig: Rig):

@@ -171,7 +171,7 @@ async def test_w8_w17_a_group_that_is_down_ends_no_type(known: Rig, fault: Any):
     known.start(**OFTEN)
     await eventually(lambda: rule.hits > 6)
     assert await deletions(known) == await removals(known) == []
-    assert [found["resource"] for found in await recorded(known)] == ["widgets"]
+    assert [removal["resource"] for removal in await recorded(known)] == ["widgets"]
 
 
 def drop_type_of_a_group_that_stays(rig: Rig) -> None:
@@ -236,8 +236,8 @@ async def test_w17_a_type_that_an_aggregated_api_serves_now_does_not_end(
     api["metadata"]["annotations"] = {"api-approved.kubernetes.io": "unapproved, a test"}
     known.cluster.create(CRDS, api)
     service = {"spec": {"group": "example.com", "version": "v1", "service": {"name": "s"}}}
-    own = {"spec": {"group": "other.example.com", "version": "v1", "service": None}}
-    for name, body in (("v1.example.com", service), ("v1.other.example.com", own)):
+    other_service = {"spec": {"group": "other.example.com", "version": "v1", "service": None}}
+    for name, body in (("v1.example.com", service), ("v1.other.example.com", other_service)):
         known.cluster.create(API_SERVICES, body | {"metadata": {"name": name}})
     if not is_reported:
         known.cluster.faults.add(Fail(403), verb="list", resource="apiservices")

@@ -35,8 +35,8 @@ def widgets(columns: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 async def reported(rig: Rig) -> list[ServedType]:
-    found = [beat.types for beat in await rig.heartbeats() if beat.types]
-    return found[-1] if found else []
+    types = [beat.types for beat in await rig.heartbeats() if beat.types]
+    return types[-1] if types else []
 
 
 @pytest.fixture(autouse=True)
@@ -49,11 +49,11 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_names_and_columns_are_reported_and_again_when_they_change(rig: Rig):
     rig.cluster.create(CRDS, widgets(COLUMNS))
     async with rig.watching(**WATCH):
-        (found,) = await eventually(lambda: reported(rig))
+        (served_type,) = await eventually(lambda: reported(rig))
 
-        assert (found.resource_key, found.singular) == ("example.com/widgets", "widget")
-        assert (found.short_names, found.categories) == (["wd"], ["all"])
-        assert found.columns == SENT
+        assert (served_type.resource_key, served_type.singular) == ("example.com/widgets", "widget")
+        assert (served_type.short_names, served_type.categories) == (["wd"], ["all"])
+        assert served_type.columns == SENT
 
         crd = rig.cluster.get(CRDS, None, "widgets.example.com")
         assert crd is not None
@@ -78,8 +78,11 @@ async def test_the_columns_of_our_own_types_are_reported_though_their_names_are_
     )
     rig.cluster.create(CRDS, crd)
     async with rig.watching(resources=("multiclusterresources.fleetbus.dev", "configmaps")):
-        (found,) = await eventually(lambda: reported(rig))
-    assert (found.resource_key, found.columns) == ("fleetbus.dev/multiclusterresources", SENT)
+        (served_type,) = await eventually(lambda: reported(rig))
+    assert (served_type.resource_key, served_type.columns) == (
+        "fleetbus.dev/multiclusterresources",
+        SENT,
+    )
 
 
 async def test_the_kind_of_lists_is_the_accepted_one(rig: Rig):
@@ -87,8 +90,8 @@ async def test_the_kind_of_lists_is_the_accepted_one(rig: Rig):
     crd["spec"]["names"]["listKind"] = "WidgetCollection"
     rig.cluster.create(CRDS, crd)
     async with rig.watching(**WATCH):
-        (found,) = await eventually(lambda: reported(rig))
-        assert found.list_kind == "WidgetCollection"
+        (served_type,) = await eventually(lambda: reported(rig))
+        assert served_type.list_kind == "WidgetCollection"
 
         crd = rig.cluster.get(CRDS, None, "widgets.example.com")
         assert crd is not None
@@ -127,10 +130,10 @@ async def test_names_of_built_in_types_are_reported_where_the_hub_does_not_have_
 
     monkeypatch.setattr("fleetbus_watcher.resources.served_types.names_of", names_of)
     async with rig.watching(**WATCH):
-        (found,) = await eventually(lambda: reported(rig))
+        (served_type,) = await eventually(lambda: reported(rig))
 
-    assert (found.resource_key, found.singular) == ("core/configmaps", "configmap")
-    assert found.short_names == ["cm"]
+    assert (served_type.resource_key, served_type.singular) == ("core/configmaps", "configmap")
+    assert served_type.short_names == ["cm"]
 
 
 async def test_unchanged_types_are_not_in_every_heartbeat(rig: Rig):
@@ -151,9 +154,9 @@ async def test_without_the_right_to_list_definitions_there_are_only_names(rig: R
     rig.cluster.create(CRDS, widgets(COLUMNS))
     rig.cluster.faults.add(Fail(403), resource="customresourcedefinitions")
     async with rig.watching(**WATCH):
-        (found,) = await eventually(lambda: reported(rig))
+        (served_type,) = await eventually(lambda: reported(rig))
 
-    assert (found.short_names, found.columns) == (["wd"], [])
+    assert (served_type.short_names, served_type.columns) == (["wd"], [])
 
 
 async def test_a_hostile_definition_is_cut(rig: Rig):
@@ -163,9 +166,9 @@ async def test_a_hostile_definition_is_cut(rig: Rig):
     ]
     rig.cluster.create(CRDS, widgets(many))
     async with rig.watching(**WATCH):
-        (found,) = await eventually(lambda: reported(rig))
+        (served_type,) = await eventually(lambda: reported(rig))
 
-    assert [column.name for column in found.columns] == [f"c{i}" for i in range(0, 32, 2)]
+    assert [column.name for column in served_type.columns] == [f"c{i}" for i in range(0, 32, 2)]
 
 
 async def test_w9_a_heartbeat_too_large_leaves_the_types_out_first(rig: Rig):

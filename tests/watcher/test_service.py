@@ -147,7 +147,7 @@ async def _is_past(rig: Rig, number: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("settings", "message"),
     [
         ({}, "FLEETBUS_WATCHER_CLUSTER"),
         ({"cluster": "Not a label"}, "DNS-1123"),
@@ -156,9 +156,9 @@ async def _is_past(rig: Rig, number: int) -> bool:
         ({"cluster": "a", "resources": ({"resource": "*", "namespaces": ["x"]},)}, "narrowed"),
     ],
 )
-def test_bad_settings_are_reported_by_name(given: dict[str, object], message: str):
+def test_bad_settings_are_reported_by_name(settings: dict[str, object], message: str):
     with pytest.raises(ConfigError, match=message):
-        load_settings(WatcherSettings, **given)
+        load_settings(WatcherSettings, **settings)
 
 
 def test_durations_are_read_as_charts_write_them(monkeypatch: pytest.MonkeyPatch):
@@ -195,8 +195,8 @@ async def test_two_clusters_do_not_mix(nats_url: str):
         alpha.start()
         beta.start()
         await eventually(lambda: _count(alpha, 2))
-        seen = {(event.cluster, event.name) for event in await alpha.events()}
-    assert seen == {("alpha", "a"), ("beta", "b")}
+        names = {(event.cluster, event.name) for event in await alpha.events()}
+    assert names == {("alpha", "a"), ("beta", "b")}
 
 
 async def _count(rig: Rig, number: int) -> bool:
@@ -213,8 +213,8 @@ async def _is_silent(rig: Rig, seconds: float) -> bool:
     return len(await rig.heartbeats()) == before
 
 
-async def _is_more(found: Callable[[], Awaitable[set[str]]], number: int) -> bool:
-    return len(await found()) > number
+async def _is_more(read: Callable[[], Awaitable[set[str]]], number: int) -> bool:
+    return len(await read()) > number
 
 
 def test_a_variable_that_is_no_setting_is_reported(
@@ -222,9 +222,9 @@ def test_a_variable_that_is_no_setting_is_reported(
 ):
     monkeypatch.setenv("FLEETBUS_WATCHER_TRANSFORM", "[]")
     assert status_of(main, ["--pool"]) == 2
-    said = capsys.readouterr().err
-    assert "setting_unknown" in said
-    assert "FLEETBUS_WATCHER_TRANSFORM" in said
+    errors = capsys.readouterr().err
+    assert "setting_unknown" in errors
+    assert "FLEETBUS_WATCHER_TRANSFORM" in errors
 
 
 async def test_w23_a_comparison_with_the_number_of_an_earlier_life_ends_no_later_one(
@@ -234,12 +234,12 @@ async def test_w23_a_comparison_with_the_number_of_an_earlier_life_ends_no_later
     numbers: list[int] = []
     is_slow, goes_on = asyncio.Event(), asyncio.Event()
 
-    async def compare_late(kv: KeyValue, cluster: str, ours: Incarnation) -> bool:
-        numbers.append(ours.number)
+    async def compare_late(kv: KeyValue, cluster: str, incarnation: Incarnation) -> bool:
+        numbers.append(incarnation.number)
         if is_slow.is_set():
             is_slow.clear()
             await goes_on.wait()
-        return await has_moved(kv, cluster, ours)
+        return await has_moved(kv, cluster, incarnation)
 
     monkeypatch.setattr("fleetbus_watcher.cluster_watcher.has_moved", compare_late)
     async with rig.watching():
@@ -264,8 +264,8 @@ async def test_w23_a_heartbeat_during_a_claim_ends_no_later_life(
 ):
     comparisons, is_late = list[bool](), asyncio.Event()
 
-    async def compare(kv: KeyValue, cluster: str, ours: Incarnation) -> bool:
-        comparisons.append(await has_moved(kv, cluster, ours))
+    async def compare(kv: KeyValue, cluster: str, incarnation: Incarnation) -> bool:
+        comparisons.append(await has_moved(kv, cluster, incarnation))
         return comparisons[-1]
 
     async def claim_late(kv: KeyValue, cluster: str, uid: str, least: int) -> Incarnation:

@@ -41,8 +41,8 @@ async def last(rig: Rig) -> Heartbeat | None:
 
 async def watches(rig: Rig, *plurals: str) -> bool:
     beat = await last(rig)
-    found = [(s.resource, s.state) for s in beat.resources] if beat else []
-    return found == [(plural, "watching") for plural in plurals]
+    states = [(s.resource, s.state) for s in beat.resources] if beat else []
+    return states == [(plural, "watching") for plural in plurals]
 
 
 async def has_reason(rig: Rig, reason: str) -> bool:
@@ -150,9 +150,9 @@ async def test_a_setting_that_the_hub_replaces_is_logged_and_reported(rig: Rig):
             beat = await last(rig)
             return beat.overridden if beat is not None else []
 
-        (said,) = await eventually(reported)
-        assert said.startswith("FLEETBUS_WATCHER_RESOURCES (configmaps) by spec.resources")
-        assert said.endswith(" (namespaces, pods (narrowed))")
+        (warning,) = await eventually(reported)
+        assert warning.startswith("FLEETBUS_WATCHER_RESOURCES (configmaps) by spec.resources")
+        assert warning.endswith(" (namespaces, pods (narrowed))")
         # The same as the setting, or nothing: there is nothing to tell.
         await set_spec(rig, resources=("configmaps",), deny=("core/events",))
         await eventually(lambda: is_silent(reported))
@@ -189,9 +189,9 @@ async def test_p6_everything_less_the_deny_list_of_the_cluster(rig: Rig):
         return {s.resource_key for s in beat.resources} if beat else set()
 
     await eventually(statuses)
-    found = await statuses()
-    assert {"core/pods", "core/events"} <= found
-    assert found.isdisjoint({"core/configmaps", "core/secrets"})
+    keys = await statuses()
+    assert {"core/pods", "core/events"} <= keys
+    assert keys.isdisjoint({"core/configmaps", "core/secrets"})
     beat = await last(rig)
     assert beat is not None
     assert beat.watch_set == WatchSet(all=True, deny=["core/configmaps", "core/secrets"])

@@ -29,7 +29,7 @@ _APPLY = "application/apply-patch+yaml"
 async def run(kubeconfig: str, clusters: int, objects: int, at_once: int) -> dict[str, Any]:
     text = Path(kubeconfig).read_text()
     document = yaml.load(text, Loader=yaml.CSafeLoader)
-    servers = {one["name"]: one["cluster"]["server"] for one in document["clusters"]}
+    servers = {cluster["name"]: cluster["cluster"]["server"] for cluster in document["clusters"]}
     names = [name for name in sorted(servers) if name != "hub"][:clusters]
     free, waits = asyncio.Semaphore(at_once), list[float]()
     begun, cpu = time.perf_counter(), time.process_time()

@@ -30,10 +30,10 @@ async def note(request: fleetbus.Request, fleet: fleetbus.Fleet) -> None:
 
 
 def make(name: str, selector: str) -> fleetbus.Controller:
-    made = fleetbus.Controller(name, concurrency=32)
-    made.watch(PODS, selector=selector)
-    made.reconcile(note)
-    return made
+    controller = fleetbus.Controller(name, concurrency=32)
+    controller.watch(PODS, selector=selector)
+    controller.reconcile(note)
+    return controller
 
 
 # Controllers are found as variables of their module.

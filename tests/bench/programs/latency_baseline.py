@@ -17,13 +17,13 @@ async def main(kubeconfig: str) -> None:
     await config.load_kube_config(kubeconfig)
     latencies: list[tuple[float, float]] = []
     queue: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
-    known: dict[tuple[str, str], str] = {}
+    marks: dict[tuple[str, str], str] = {}
 
     async def work() -> None:
         while True:
             key = await queue.get()
             started = time.time()
-            changed = float(known[key])
+            changed = float(marks[key])
             latencies.append((changed, started - changed))
 
     async with cast("Any", client.ApiClient)() as api:
@@ -42,7 +42,7 @@ async def main(kubeconfig: str) -> None:
                 async for event in events:
                     metadata = event["object"].metadata
                     key = (metadata.namespace, metadata.name)
-                    known[key] = metadata.annotations.get(AT, "0")
+                    marks[key] = metadata.annotations.get(AT, "0")
                     queue.put_nowait(key)
         except asyncio.CancelledError:
             worker.cancel()

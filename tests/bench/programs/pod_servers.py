@@ -29,10 +29,10 @@ def make_cluster(name: str, number: int, pods: int, clusters: int) -> Cluster:
 
 async def run(pods: int, clusters: int) -> None:
     names = cluster_names(clusters)
-    made = [make_cluster(name, at, pods, clusters) for at, name in enumerate(names)]
+    pod_clusters = [make_cluster(name, at, pods, clusters) for at, name in enumerate(names)]
     gc.collect()
     gc.freeze()
-    async with serve(made) as servers:
+    async with serve(pod_clusters) as servers:
         print(json.dumps([servers.url(name) for name in names]), flush=True)
         await asyncio.Event().wait()
 

@@ -16,6 +16,6 @@ bench.watch(MAPS)
 
 @bench.reconcile
 async def note(request: fleetbus.Request, fleet: fleetbus.Fleet) -> None:
-    found = await fleet.cluster(request.cluster).get(MAPS, request.namespace, request.name)
-    turn = found["data"]["turn"] if found else ""
+    config_map = await fleet.cluster(request.cluster).get(MAPS, request.namespace, request.name)
+    turn = config_map["data"]["turn"] if config_map else ""
     os.write(OUT, f"{time.time()} {request.name} {turn}\n".encode())

@@ -19,14 +19,14 @@ _WARM_UP = 100
 async def run(kubeconfig: str, events: int) -> None:
     client: Any = kube_client
     await config.load_kube_config(kubeconfig)
-    started, seen = time.process_time(), 0
+    started, count = time.process_time(), 0
     async with client.ApiClient() as api, watch.Watch() as watcher:
         pods = client.CoreV1Api(api).list_pod_for_all_namespaces
         async for _ in watcher.stream(pods, resource_version="1"):
-            seen += 1
-            if seen == _WARM_UP:
+            count += 1
+            if count == _WARM_UP:
                 started = time.process_time()
-            if seen == events:
+            if count == events:
                 break
     print((time.process_time() - started) / (events - _WARM_UP) * 1e6)
 

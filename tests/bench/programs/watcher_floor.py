@@ -40,9 +40,9 @@ async def run(url: str, nats_url: str) -> None:
         aiohttp.ClientSession(read_bufsize=2**21) as session,
         session.get(url + "/api/v1/pods?watch=true", timeout=aiohttp.ClientTimeout()) as answer,
     ):
-        rest = b""
+        remainder = b""
         async for chunk in answer.content.iter_any():
-            *lines, rest = (rest + chunk).split(b"\n")
+            *lines, remainder = (remainder + chunk).split(b"\n")
             for line in lines:
                 found = line_decoder.decode(line)
                 obj = found.object

@@ -38,9 +38,9 @@ def run_command(
         parser.add_argument(
             f"--{field.name.replace('_', '-')}", type=type(usual), help=f"usually {usual}"
         )
-    given = vars(parser.parse_args())
-    as_json, is_tiny = given.pop("json"), given.pop("tiny")
-    chosen = {name: value for name, value in given.items() if value is not None}
+    arguments = vars(parser.parse_args())
+    as_json, is_tiny = arguments.pop("json"), arguments.pop("tiny")
+    chosen = {name: value for name, value in arguments.items() if value is not None}
     set_up_logs("text", "warning")  # the report is what goes to stdout
     figures = runner(measure(replace(tiny if is_tiny else sizes, **chosen)))
     show(figures)

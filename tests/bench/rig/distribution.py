@@ -110,8 +110,8 @@ class Distribution:
             self._lag_file(name).unlink(missing_ok=True)
             os.kill(child.pid, signal.SIGUSR2)
         await self.until(lambda: all(self._lag_file(n).exists() for n in self.distributors), 10)
-        found = [json.loads(self._lag_file(name).read_text()) for name in self.distributors]
-        return max(found, key=lambda one: one["worst_ms"])
+        lags = [json.loads(self._lag_file(name).read_text()) for name in self.distributors]
+        return max(lags, key=lambda lag: lag["worst_ms"])
 
     def _lag_file(self, name: str) -> Path:
         return self.folder / f"{name}.lag"
@@ -132,8 +132,8 @@ class Distribution:
             self.hub.delete(RESOURCE, namespace, name)
 
     def status(self, name: str) -> dict[str, Any]:
-        found = self.hub.get(RESOURCE, "default", name) or {}
-        return found.get("status") or {}
+        resource = self.hub.get(RESOURCE, "default", name) or {}
+        return resource.get("status") or {}
 
     # --- waiting ------------------------------------------------------------------------------
 
@@ -174,7 +174,9 @@ class Distribution:
     def asked(self, clusters: Iterable[str]) -> int:
         """Return how many requests of distributors these clusters have had."""
         return sum(
-            one.user_agent == OURS for name in clusters for one in self.clusters[name].requests
+            request.user_agent == OURS
+            for name in clusters
+            for request in self.clusters[name].requests
         )
 
     def forget_requests(self) -> None:
@@ -207,12 +209,12 @@ async def distribution(
         kubeconfig = folder / "kubeconfig"
         servers.write_kubeconfig(kubeconfig)
         services = Processes(folder, kubeconfig, nats.url, valkey.url, _WATCHED)
-        made = Distribution(folder, servers, services, redis, stack)
+        opened = Distribution(folder, servers, services, redis, stack)
         for definition in crds():
-            made.hub.create(CRDS, definition)
+            opened.hub.create(CRDS, definition)
         for name, cluster in servers.clusters.items():
-            stack.callback(cluster.subscribe(_observe(made, name)))
-        await made.start(services.reconciler("projector"))
+            stack.callback(cluster.subscribe(_observe(opened, name)))
+        await opened.start(services.reconciler("projector"))
         watcher = services.pool_watcher("pool") if watch_members else services.watcher(HUB)
-        await made.start(watcher)
-        yield made
+        await opened.start(watcher)
+        yield opened

@@ -57,10 +57,10 @@ class Observer:
         task.add_done_callback(self._tasks.discard)
 
     async def _follow(self, event: Event, planned: float) -> None:
-        name, wanted = (event.namespace, event.name), version_key(event.resource_version)
+        name, expected = (event.namespace, event.name), version_key(event.resource_version)
         while (waited := time.time() - planned) < _GIVE_UP:
-            found = await self._reader.versions(event.cluster, PODS.key, [name])
-            if name in found and version_key(found[name].resource_version) >= wanted:
+            versions = await self._reader.versions(event.cluster, PODS.key, [name])
+            if name in versions and version_key(versions[name].resource_version) >= expected:
                 self.in_snapshot.append((event.cluster, planned, time.time() - planned))
                 return
             await asyncio.sleep(max(_PAUSE, waited / 50))  # precise enough, and cheap when it lags

@@ -99,9 +99,9 @@ class LargeFleet:
     async def start_generator(self, name: str, clusters: Sequence[str], **plan: Any) -> None:
         """The watchers of these clusters; they list at once."""
         uids = {each: _uid(self.apiservers.clusters[each]) for each in clusters}
-        made = Plan(nats_url=self.nats.url, clusters=uids, **plan)
+        generator_plan = Plan(nats_url=self.nats.url, clusters=uids, **plan)
         path = self.plans[name] = self.folder / f"{name}.plan"
-        path.write_bytes(msgspec.json.encode(made))
+        path.write_bytes(msgspec.json.encode(generator_plan))
         command = module("bench.programs.fleet_generator", str(path))
         child = Child(name, command, log=self.folder / f"{name}.log", env=os.environ)
         await self.start(child, until_ready=False)
@@ -126,26 +126,26 @@ class LargeFleet:
         for name in [name for name in self.children if name.startswith("worker")]:
             await self.children[name].stop(patience=_STOP_PATIENCE)
             del self.pids[name]
-        found: Waits = []
+        waits: Waits = []
         for path in (self.folder / "waits").glob("*.json"):
             for controller, cluster, planned, wait in json.loads(path.read_text()):
                 if controller.startswith("wide"):
-                    found.append((cluster, planned, wait))
-        return found
+                    waits.append((cluster, planned, wait))
+        return waits
 
     def join(self, names: Sequence[str]) -> None:
         """Make these clusters the fleet."""
-        whole = self.apiservers.kubeconfig()
+        kubeconfig = self.apiservers.kubeconfig()
         chosen = set(names)
         lists = {
-            part: [each for each in value if each["name"] in chosen]
-            for part, value in whole.items()
-            if part in ("clusters", "contexts")
+            section: [each for each in value if each["name"] in chosen]
+            for section, value in kubeconfig.items()
+            if section in ("clusters", "contexts")
         }
         path = self.services.kubeconfig
         beside = path.with_suffix(".new")
         beside.write_text(
-            yaml.dump({**whole, "current-context": "", **lists}, Dumper=yaml.CSafeDumper)
+            yaml.dump({**kubeconfig, "current-context": "", **lists}, Dumper=yaml.CSafeDumper)
         )
         beside.replace(path)
 
@@ -166,8 +166,8 @@ class LargeFleet:
             await asyncio.sleep(max(_LOOK, 20 * (time.monotonic() - looked)))
 
     async def _is_synced(self, names: Sequence[str], objects: int) -> bool:
-        found = await self.reader.freshness(names, PODS.key)
-        if not all(freshness.is_complete for freshness in found.values()):
+        by_cluster = await self.reader.freshness(names, PODS.key)
+        if not all(freshness.is_complete for freshness in by_cluster.values()):
             return False
         return sum([await self.reader.count(name, PODS.key) for name in names]) == objects
 
@@ -209,9 +209,9 @@ class LargeFleet:
 
 
 def _uid(cluster: Cluster) -> str:
-    found = cluster.get("v1/namespaces", None, "kube-system")
-    assert found is not None
-    return str(found["metadata"]["uid"])
+    namespace = cluster.get("v1/namespaces", None, "kube-system")
+    assert namespace is not None
+    return str(namespace["metadata"]["uid"])
 
 
 @asynccontextmanager

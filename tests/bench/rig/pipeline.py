@@ -109,8 +109,8 @@ async def pipeline(
 
 def read_latencies(notes: Path) -> list[tuple[float, float]]:
     """Each run's (time of the change, seconds to its start), once the workers have ended."""
-    found = (json.loads(path.read_text())["latencies"] for path in notes.glob("*.json"))
-    return [(at, latency) for runs in found for at, latency in runs]
+    runs_read = (json.loads(path.read_text())["latencies"] for path in notes.glob("*.json"))
+    return [(at, latency) for runs in runs_read for at, latency in runs]
 
 
 def summarize(latencies: list[float]) -> dict[str, Any]:

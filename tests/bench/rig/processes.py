@@ -36,18 +36,18 @@ def cpu_seconds(pid: int) -> float:
     except FileNotFoundError:  # a thread has ended meanwhile
         return cpu_seconds(pid)
     if threads and all(threads):
-        return sum(int(one.split()[0]) for one in threads) / 1e9
+        return sum(int(thread.split()[0]) for thread in threads) / 1e9
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def wake_ups(pid: int) -> int:
     """Return how often a process waited for something and was woken, all its threads together."""
-    found = 0
+    count = 0
     for status in Path(f"/proc/{pid}/task").glob("*/status"):
         switches = re.search(r"^voluntary_ctxt_switches:\s+(\d+)", status.read_text(), re.MULTILINE)
-        found += int(switches[1]) if switches else 0
-    return found
+        count += int(switches[1]) if switches else 0
+    return count
 
 
 def rss_mb(pid: int | str = "self") -> float:
@@ -66,5 +66,5 @@ def forget_peak(pid: int) -> None:
 
 
 def _status_mb(pid: int | str, name: str) -> float:
-    found = re.search(rf"{name}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
-    return int(found[1]) / 1024 if found else 0.0
+    match = re.search(rf"{name}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    return int(match[1]) / 1024 if match else 0.0

@@ -57,8 +57,8 @@ class Client:
 
 def _token_of(body: bytes) -> str:
     behind = max(body.rfind(b'"continue"'), 0)
-    found = _CONTINUE.search(body[:_HEAD]) or _CONTINUE.match(body[behind : behind + _HEAD])
-    return quote(found[1].decode()) if found else ""
+    match = _CONTINUE.search(body[:_HEAD]) or _CONTINUE.match(body[behind : behind + _HEAD])
+    return quote(match[1].decode()) if match else ""
 
 
 def path_of_one(index: int, clusters: int) -> str:

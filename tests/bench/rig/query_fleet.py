@@ -193,7 +193,7 @@ async def query_api(
     """
     port_file = folder / "query-api.port"
     port_file.unlink(missing_ok=True)
-    own = {
+    variables = {
         "AUTHENTICATION": "none",
         "USER_REQUESTS_PER_SECOND": "1000000",
         "USER_CONCURRENCY": "1000",
@@ -201,7 +201,7 @@ async def query_api(
         "HISTORY": "true" if nats_url else "false",
         **settings,
     }
-    environment = {f"FLEETBUS_QUERY_API_{name}": value for name, value in own.items()}
+    environment = {f"FLEETBUS_QUERY_API_{name}": value for name, value in variables.items()}
     shared = {"FLEETBUS_REDIS_URL": redis_url, "FLEETBUS_HEALTH_PORT": "0"}
     shared |= {"FLEETBUS_NATS_URL": nats_url} if nats_url else {}
     async with process(installed("fleetbus-query-api"), **environment, **shared) as child:

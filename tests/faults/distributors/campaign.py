@@ -193,7 +193,7 @@ class _Campaign:
     async def _die_at_missed(self) -> None:
         """Once more where nobody came by."""
         for _ in range(_ROUNDS):
-            died = {one["point"] for one in self._world.log if one["kind"] == "died"}
+            died = {entry["point"] for entry in self._world.log if entry["kind"] == "died"}
             for point in sorted({*POINTS} - died):
                 await self._die_at(point, _MISSED_SECONDS)
 
@@ -239,18 +239,18 @@ class _Campaign:
             chosen = self._random.sample(PLAIN, _PLANNED)
             specs = {name: self._users.spec(name) for name in chosen}
             await self._compare(specs)
-        present = {name: found["spec"] for name in PLAIN if (found := self._users.read(name))}
+        present = {name: resource["spec"] for name in PLAIN if (resource := self._users.read(name))}
         await self._compare(present)
 
     async def _compare(self, specs: dict[str, Any]) -> None:
         planned = await plans.plan(self._world, specs)
         self._world.flush()
-        seen = len(read_history(self._world.folder / "history.jsonl").writes)
+        count = len(read_history(self._world.folder / "history.jsonl").writes)
         for name, spec in specs.items():
             self._users.replace(name, spec)
         await self._settle()
         self._world.flush()
-        writes = read_history(self._world.folder / "history.jsonl").writes[seen:]
+        writes = read_history(self._world.folder / "history.jsonl").writes[count:]
         plans.keep(self._world.folder, planned, plans.changes_of(writes))
 
     async def _take_steps(self) -> None:
@@ -260,8 +260,8 @@ class _Campaign:
         for name, step in STEPS.items():
             if self._plan.steps is None or name in self._plan.steps:
                 self._processes.note("step", step=name)
-                found: list[Violation] = [v async for v in step(stage)]
-                for violation in found:
+                violations: list[Violation] = [v async for v in step(stage)]
+                for violation in violations:
                     text = f"step {name}: {violation.text}"
                     self._processes.note("violation", rule=violation.rule, text=text)
                 await self._heal()

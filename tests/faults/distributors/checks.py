@@ -100,8 +100,8 @@ def _check_ended(records: DistributorRecords) -> Iterator[Violation]:
 
 def _check_plans(records: DistributorRecords) -> Iterator[Violation]:
     """D25: the writes are those that were planned."""
-    for one in records.plans:
-        planned, done = ({" ".join(change) for change in one[key]} for key in ("planned", "done"))
+    for plan in records.plans:
+        planned, done = ({" ".join(change) for change in plan[key]} for key in ("planned", "done"))
         if planned != done:
             text = f"planned and not done {sorted(planned - done)}, done and not planned"
             yield Violation("D25 plan", f"{text} {sorted(done - planned)}")
@@ -110,11 +110,13 @@ def _check_plans(records: DistributorRecords) -> Iterator[Violation]:
 def _check_points(records: DistributorRecords) -> Iterator[Violation]:
     """Each point was died at, and the points are all that there are."""
     if records.meta["phase"] == "points" and records.meta["points"] is None:
-        died = {f"{one['side']} {one['write']}" for one in records.sent if one["dies"]}
+        died = {
+            f"{sending['side']} {sending['write']}" for sending in records.sent if sending["dies"]
+        }
         for point in sorted({*POINTS} - died):
             yield Violation("points", f"nobody died {point}")
-    known = RARE | {point.partition(" ")[2] for point in POINTS}
-    for write in sorted({one["write"] for one in records.sent} - known):
+    points = RARE | {point.partition(" ")[2] for point in POINTS}
+    for write in sorted({sending["write"] for sending in records.sent} - points):
         yield Violation("points", f"{write!r} is no point of the campaign")
 
 

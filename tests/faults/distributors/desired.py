@@ -36,11 +36,11 @@ class Desired(NamedTuple):
 def placed(spec: Json, clusters: Mapping[str, Labels]) -> set[str]:
     """The clusters of the fleet that a spec names or selects."""
     placement: Json = spec.get("placement") or {}
-    named = {one["name"] for one in placement.get("clusters", [])}
+    named = {cluster["name"] for cluster in placement.get("clusters", [])}
     if selector := placement.get("clusterSelector"):
-        wanted = selector["matchLabels"].items()
-        named |= {name for name, labels in clusters.items() if wanted <= labels.items()}
-    excluded = {one["name"] for one in placement.get("exclude", [])}
+        labels_asked = selector["matchLabels"].items()
+        named |= {name for name, labels in clusters.items() if labels_asked <= labels.items()}
+    excluded = {cluster["name"] for cluster in placement.get("exclude", [])}
     return (named & clusters.keys()) - excluded
 
 
@@ -63,5 +63,5 @@ def desired(spec: Json, clusters: Mapping[str, Labels]) -> Desired:
                 )
                 for key, value in data.items()
             }
-    kept = {place: data for place, data in objects.items() if place.cluster not in unrendered}
-    return Desired(kept, frozenset(unrendered))
+    rendered = {place: data for place, data in objects.items() if place.cluster not in unrendered}
+    return Desired(rendered, frozenset(unrendered))

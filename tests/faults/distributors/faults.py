@@ -132,13 +132,13 @@ class Faults:
 
     async def swap(self) -> None:
         """The kubeconfigs of two targets are exchanged."""
-        one, other = self._random.sample(TARGETS[:3], 2)
-        self._world.point(one, other)
-        self._world.point(other, one)
+        first, other = self._random.sample(TARGETS[:3], 2)
+        self._world.point(first, other)
+        self._world.point(other, first)
         try:
             await self._last()
         finally:
-            self._world.point(one, one)
+            self._world.point(first, first)
             self._world.point(other, other)
 
     async def rename(self) -> None:

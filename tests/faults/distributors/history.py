@@ -44,8 +44,8 @@ class Write:
     @property
     def place(self) -> Place:
         """By the name that its cluster had when it was marked."""
-        found = owner_of({**(self.marked or {})})
-        return Place(found.target if found else self.server, self.kind, self.name)
+        owner = owner_of({**(self.marked or {})})
+        return Place(owner.target if owner else self.server, self.kind, self.name)
 
 
 def owner_uid(obj: Json | None) -> str:
@@ -74,8 +74,8 @@ class Version:
         """Whether an object is to be there, or may not be pruned."""
         if self.resource is None:
             return False
-        found = desired(self.resource["spec"], self.labels)
-        return place in found.objects or bool(found.unrendered)
+        state = desired(self.resource["spec"], self.labels)
+        return place in state.objects or bool(state.unrendered)
 
 
 @dataclass
@@ -104,9 +104,9 @@ class History:
 
     def during(self, uid: str, since: float, until: float) -> list[Version]:
         """The versions of a MultiClusterResource that were there in a time."""
-        found = self.versions[uid]
-        first = max(0, bisect_right([one.t for one in found], since) - 1)
-        return [one for one in found[first:] if one.t <= until]
+        versions = self.versions[uid]
+        first = max(0, bisect_right([version.t for version in versions], since) - 1)
+        return [version for version in versions[first:] if version.t <= until]
 
 
 class _Reader:

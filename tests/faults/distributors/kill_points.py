@@ -48,10 +48,10 @@ RARE: Final = frozenset({"DELETE hub/configmaps"})
 def name_of(cluster: str, call: Call) -> str:
     """The name of a write: `PATCH target/configmaps`."""
     parts = call.path.strip("/").split("/")
-    rest = parts[2:] if parts[0] == "api" else parts[3:]
-    if rest[0] == "namespaces" and len(rest) > _PLURAL_IN_NAMESPACE:
-        rest = rest[_PLURAL_IN_NAMESPACE:]
-    plural, subresource = rest[0], "".join(f"/{one}" for one in rest[2:])
+    tail = parts[2:] if parts[0] == "api" else parts[3:]
+    if tail[0] == "namespaces" and len(tail) > _PLURAL_IN_NAMESPACE:
+        tail = tail[_PLURAL_IN_NAMESPACE:]
+    plural, subresource = tail[0], "".join(f"/{segment}" for segment in tail[2:])
     return f"{call.method} {'hub' if cluster == HUB else 'target'}/{plural}{subresource}"
 
 

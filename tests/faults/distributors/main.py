@@ -71,24 +71,28 @@ def check(phase: Path) -> DistributorFigures:
     """The figures and violations of a phase that was recorded."""
     records = read_distributor_records(phase)
     meta, since = records.meta, records.meta["began"]
-    writes = [one for one in records.history.writes if one.by_distributor and one.t >= since]
-    versions = [one for each in records.history.versions.values() for one in each]
+    writes = [
+        write for write in records.history.writes if write.by_distributor and write.t >= since
+    ]
+    versions = [version for each in records.history.versions.values() for version in each]
     return DistributorFigures(
         seed=meta["seed"],
         phase=meta["phase"],
         mutation=meta["mutation"],
         seconds=meta["seconds"],
         kills=meta["kills"],
-        at_points=sum(one["dies"] and one["t"] >= since for one in records.sent),
+        at_points=sum(sending["dies"] and sending["t"] >= since for sending in records.sent),
         faults=count_faults(records),
-        user_changes=sum(one.is_edit and one.t >= since for one in versions),
+        user_changes=sum(version.is_edit and version.t >= since for version in versions),
         writes=len(writes),
-        deletions=sum(one.type == "DELETED" for one in writes),
+        deletions=sum(write.type == "DELETED" for write in writes),
         plans=len(records.plans),
         orphans=len(records.final["orphans"]),
         settled_seconds=meta["settled_seconds"],
         load_average=meta["load_average"],
-        violations=[f"{one.rule}: {one.text}" for one in check_distributors(records)],
+        violations=[
+            f"{violation.rule}: {violation.text}" for violation in check_distributors(records)
+        ],
     )
 
 
@@ -114,8 +118,8 @@ def names(text: str) -> tuple[str, ...]:
     """
     chosen = tuple(STEPS) if text == "all" else tuple(text.split(","))
     if unknown := set(chosen) - STEPS.keys():
-        known = ", ".join(STEPS)
-        raise argparse.ArgumentTypeError(f"no step {', '.join(sorted(unknown))}; there are {known}")
+        steps = ", ".join(STEPS)
+        raise argparse.ArgumentTypeError(f"no step {', '.join(sorted(unknown))}; there are {steps}")
     return chosen
 
 

@@ -182,7 +182,7 @@ def release_chunks_first() -> None:
     inner = Document.write_status
 
     async def write(self: Document, status: Status) -> None:
-        old = [one.name for one in refs_of(self._stored)]
+        old = [ref.name for ref in refs_of(self._stored)]
         if old and is_changed(status, self.status):
             await release(self._client, self.metadata["namespace"], sorted(old))
         await inner(self, status)

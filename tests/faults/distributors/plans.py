@@ -46,10 +46,10 @@ async def plan(world: World, specs: Mapping[str, Json]) -> list[Change]:
     if program.returncode not in _STATUSES:
         raise PlanError(f"status {program.returncode}: {err.decode()[-600:]} {out.decode()[-600:]}")
     return sorted(
-        (cluster["name"], one["kind"], one["name"], one["action"])
+        (cluster["name"], change["kind"], change["name"], change["action"])
         for shown in json.loads(out)["plans"]
         for cluster in shown["clusters"]
-        for one in cluster["objects"]
+        for change in cluster["objects"]
     )
 
 
@@ -79,5 +79,5 @@ def _action(before: Json | None, after: Json | None) -> str:
 def keep(folder: Path, planned: list[Change], done: list[Change]) -> None:
     """Note both for the checks."""
     path = folder / "plans.json"
-    found: list[Any] = json.loads(path.read_text()) if path.exists() else []
-    path.write_text(json.dumps([*found, {"planned": planned, "done": done}]))
+    entries: list[Any] = json.loads(path.read_text()) if path.exists() else []
+    path.write_text(json.dumps([*entries, {"planned": planned, "done": done}]))

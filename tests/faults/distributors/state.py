@@ -34,17 +34,19 @@ async def read_state(world: World, client: KubeClient) -> Json:
         FleetbusError: a chunk is missing, or the snapshot cannot be read.
     """
     clusters = {
-        one["metadata"]["name"]: one["metadata"].get("labels", {})
-        for one in world.hub.shared(CLUSTER_RESOURCE)
+        cluster["metadata"]["name"]: cluster["metadata"].get("labels", {})
+        for cluster in world.hub.shared(CLUSTER_RESOURCE)
     }
-    resources = [await _resource(one, client) for one in world.hub.list(MULTI_CLUSTER_RESOURCES)]
-    found = await find_orphans(world.rig.reader, client, [*clusters])
+    resources = [
+        await _resource(resource, client) for resource in world.hub.list(MULTI_CLUSTER_RESOURCES)
+    ]
+    orphans = await find_orphans(world.rig.reader, client, [*clusters])
     names = {server: name for name, server in world.names.items() if name in clusters}
     return {
         "resources": resources,
         "clusters": clusters,
-        "objects": [one for server in TARGETS for one in _objects(world, server, names)],
-        "orphans": [[one.cluster, one.kind, one.name] for one in found],
+        "objects": [obj for server in TARGETS for obj in _objects(world, server, names)],
+        "orphans": [[orphan.cluster, orphan.kind, orphan.name] for orphan in orphans],
     }
 
 
@@ -60,7 +62,10 @@ async def _resource(resource: Json, client: KubeClient) -> Json:
         "isDeleting": "deletionTimestamp" in metadata,
         "observed": status.get("observedGeneration"),
         "held": status.get("held"),
-        "states": {one["name"]: f"{one['state']}/{one.get('reason', '')}" for one in clusters},
+        "states": {
+            cluster["name"]: f"{cluster['state']}/{cluster.get('reason', '')}"
+            for cluster in clusters
+        },
         "inventory": [list(place) for place in await _inventory(status, client)],
         "isChunked": is_chunked(status),
     }
@@ -71,9 +76,9 @@ async def _inventory(status: Json, client: KubeClient) -> list[tuple[str, str, s
     if is_chunked(status):
         parts = [*await read_parts(client, NAMESPACE, status)]
     places: list[tuple[str, str, str]] = []
-    for part in parts:
-        objects: list[Json] = part.get("objects", [])
-        for entry in part.get("clusters", []):
+    for inventory_part in parts:
+        objects: list[Json] = inventory_part.get("objects", [])
+        for entry in inventory_part.get("clusters", []):
             indexes = entry.get("objects", range(len(objects)))
             places += [
                 (entry["name"], objects[index]["kind"], objects[index]["name"]) for index in indexes
@@ -82,14 +87,14 @@ async def _inventory(status: Json, client: KubeClient) -> list[tuple[str, str, s
 
 
 def _objects(world: World, server: str, names: Mapping[str, str]) -> list[Json]:
-    found: list[Json] = []
+    objects: list[Json] = []
     for kind, resource in KINDS.items():
         for obj in world.rig.clusters[server].shared(resource):
             metadata = obj["metadata"]
             if metadata.get("namespace") != NAMESPACE or metadata["name"] == "default":
                 continue
             owner = owner_of({**obj})
-            found.append(
+            objects.append(
                 {
                     "server": server,
                     "cluster": names.get(server, ""),
@@ -101,4 +106,4 @@ def _objects(world: World, server: str, names: Mapping[str, str]) -> list[Json]:
                     "data": obj.get("data", {}),
                 }
             )
-    return found
+    return objects

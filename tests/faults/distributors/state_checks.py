@@ -16,7 +16,7 @@ def check_state(state: Json) -> list[Violation]:
     """Everything that is not as it has to be once a fleet is quiet."""
     if problem := state.get("unreadable"):
         return [Violation("D2 unreadable", problem)]
-    objects = {Place(one["cluster"], one["kind"], one["name"]): one for one in state["objects"]}
+    objects = {Place(obj["cluster"], obj["kind"], obj["name"]): obj for obj in state["objects"]}
     return [
         violation
         for resource in state["resources"]
@@ -33,12 +33,12 @@ def _check_resource(
         return
     if resource["observed"] != resource["generation"]:
         yield Violation("D1 stall", f"{name}: generation {resource['generation']} is not observed")
-    wanted = desired(resource["spec"], clusters).objects
-    owned = {place for place, one in objects.items() if one["owner"] == resource["uid"]}
-    record = {Place(*one) for one in resource["inventory"]}
-    for place, data in wanted.items():
+    expected = desired(resource["spec"], clusters).objects
+    owned = {place for place, obj in objects.items() if obj["owner"] == resource["uid"]}
+    record = {Place(*entry) for entry in resource["inventory"]}
+    for place, data in expected.items():
         yield from _check_wanted(resource, place, data, objects.get(place))
-    for place in sorted(record - wanted.keys()):
+    for place in sorted(record - expected.keys()):
         if resource["held"] or resource["states"].get(place.cluster, "").startswith("Conflict"):
             continue  # nothing is pruned where something is held, or could not be applied
         if place in owned:
@@ -48,19 +48,19 @@ def _check_resource(
 
 
 def _check_wanted(
-    resource: Json, place: Place, data: object, found: Json | None
+    resource: Json, place: Place, data: object, live: Json | None
 ) -> Iterator[Violation]:
-    if found is None:
+    if live is None:
         state = resource["states"].get(place.cluster, "")
         yield Violation("D3 missing", f"{resource['name']} wants {place}: {state}")
-    elif found["owner"] != resource["uid"]:
+    elif live["owner"] != resource["uid"]:
         state = resource["states"].get(place.cluster, "")
         if not state.startswith("Conflict"):
             yield Violation("D6 conflict", f"{place} is a stranger, and the state is {state!r}")
-    elif found["data"] != data:
-        yield Violation("D13 drift", f"{place} has {found['data']}, not {data}")
-    elif found["target"] != place.cluster:
-        yield Violation("D4 mark", f"{place} is marked for {found['target']!r}")
+    elif live["data"] != data:
+        yield Violation("D13 drift", f"{place} has {live['data']}, not {data}")
+    elif live["target"] != place.cluster:
+        yield Violation("D4 mark", f"{place} is marked for {live['target']!r}")
     elif [*place] not in resource["inventory"]:
         yield Violation("D2 record", f"{place} is {resource['name']}'s, and is not on record")
 
@@ -73,15 +73,21 @@ def _check_orphans(state: Json) -> list[Violation]:
         for place in resource["inventory"]
     }
     actual = Counter(
-        (one["cluster"], one["kind"], one["name"])
-        for one in state["objects"]
-        if one["owner"]
-        and one["cluster"]
-        and (one["owner"], one["cluster"], one["kind"], one["name"]) not in recorded
+        (obj["cluster"], obj["kind"], obj["name"])
+        for obj in state["objects"]
+        if obj["owner"]
+        and obj["cluster"]
+        and (obj["owner"], obj["cluster"], obj["kind"], obj["name"]) not in recorded
     )
-    reported = Counter(tuple(one) for one in state["orphans"])
+    reported = Counter(tuple(orphan) for orphan in state["orphans"])
     missing, surplus = actual - reported, reported - actual
     return [
-        *(Violation("D7 orphan", f"{Place(*one)} is an orphan, unreported") for one in missing),
-        *(Violation("D7 orphan", f"{Place(*one)} is reported, and is none") for one in surplus),
+        *(
+            Violation("D7 orphan", f"{Place(*orphan)} is an orphan, unreported")
+            for orphan in missing
+        ),
+        *(
+            Violation("D7 orphan", f"{Place(*orphan)} is reported, and is none")
+            for orphan in surplus
+        ),
     ]

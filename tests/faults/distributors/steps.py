@@ -51,8 +51,8 @@ class Stage:
 
     def put(self, name: str, placement: Json, *templates: Json, **spec: Any) -> None:
         """Create or replace a MultiClusterResource; by default it has one object of its name."""
-        given = [*templates] or [self.template(name, k="v")]
-        self.users.replace(name, {"templates": given, "placement": placement, **spec})
+        all_templates = [*templates] or [self.template(name, k="v")]
+        self.users.replace(name, {"templates": all_templates, "placement": placement, **spec})
 
     def copy(self, server: str, name: str) -> Json | None:
         return self.world.rig.clusters[server].get(MAPS, NAMESPACE, name)
@@ -84,25 +84,28 @@ class Stage:
 
     async def placed(self, name: str, *servers: str) -> bool:
         """Wait until the copies of one of `put` are there and on record."""
-        there = await self.until(lambda: all(self.copy(one, name) for one in servers))
+        there = await self.until(lambda: all(self.copy(server, name) for server in servers))
         return there and await self.until(lambda: self.ready(name))
 
     def ready(self, name: str) -> bool:
         """Whether everything of the latest spec is applied."""
-        found: Json = self.users.read(name) or {}
-        status: Json = found.get("status") or {}
+        resource: Json = self.users.read(name) or {}
+        status: Json = resource.get("status") or {}
         conditions: list[Json] = status.get("conditions") or []
-        if not any(one["type"] == "Ready" and one["status"] == "True" for one in conditions):
+        if not any(
+            condition["type"] == "Ready" and condition["status"] == "True"
+            for condition in conditions
+        ):
             return False
-        return bool(status["observedGeneration"] == found["metadata"]["generation"])
+        return bool(status["observedGeneration"] == resource["metadata"]["generation"])
 
     async def acted(self, name: str) -> None:
         """Wait until the latest spec was looked at, and then for what should not follow."""
 
         def is_observed() -> bool:
-            found: Json = self.users.read(name) or {"metadata": {}}
-            status: Json = found.get("status") or {}
-            return bool(status.get("observedGeneration") == found["metadata"].get("generation"))
+            resource: Json = self.users.read(name) or {"metadata": {}}
+            status: Json = resource.get("status") or {}
+            return bool(status.get("observedGeneration") == resource["metadata"].get("generation"))
 
         await self.until(is_observed)
         await asyncio.sleep(_ENOUGH)
@@ -154,11 +157,11 @@ async def many_owners(stage: Stage) -> AsyncGenerator[Violation]:
     for name in TARGETS:
         stage.world.labels(name, budget="yes")
     owners = [f"s-budget{number}" for number in range(_OWNERS)]
-    objects = {one: [f"{one}-{n}" for n in range(_OBJECTS)] for one in owners}
+    objects = {owner: [f"{owner}-{n}" for n in range(_OBJECTS)] for owner in owners}
     for one, parts in objects.items():
         selector = {"clusterSelector": {"matchLabels": {"budget": "yes"}}}
         stage.put(one, selector, *(stage.template(part, k="v") for part in parts))
-    await stage.until(lambda: all(stage.ready(one) for one in owners))
+    await stage.until(lambda: all(stage.ready(owner) for owner in owners))
     stage.world.labels("t1", budget=None)
     await asyncio.sleep(_ENOUGH)
     every = [part for parts in objects.values() for part in parts]
@@ -353,19 +356,21 @@ async def protected(stage: Stage) -> AsyncGenerator[Violation]:
 async def chunked(stage: Stage) -> AsyncGenerator[Violation]:
     """D2: a crash while the chunks of an inventory are exchanged leaves a whole one."""
     parts = [f"s-chunk-{number}" for number in range(12)]
-    stage.put("s-chunk", at(*TARGETS), *(stage.template(one, k="v") for one in parts))
+    stage.put("s-chunk", at(*TARGETS), *(stage.template(name, k="v") for name in parts))
     await stage.until(lambda: stage.ready("s-chunk"))
     for side in ("before", "after"):
         stage.processes.arm(f"{side} PATCH hub/inventorychunks")
-        shown = [stage.template(one, k=side) for one in parts[: -1 if side == "before" else None]]
-        stage.put("s-chunk", at(*TARGETS[:3]), *shown)
+        templates = [
+            stage.template(name, k=side) for name in parts[: -1 if side == "before" else None]
+        ]
+        stage.put("s-chunk", at(*TARGETS[:3]), *templates)
         await stage.processes.death(3)
         stage.processes.arm("")
         await stage.processes.start()
-        stage.put("s-chunk", at(*TARGETS), *shown)
+        stage.put("s-chunk", at(*TARGETS), *templates)
         if not await stage.until(lambda: stage.ready("s-chunk")):
-            found = (stage.users.read("s-chunk") or {}).get("status", {}).get("conditions")
-            yield Violation("D2 chunks", f"the inventory was not whole after a crash: {found}")
+            conditions = (stage.users.read("s-chunk") or {}).get("status", {}).get("conditions")
+            yield Violation("D2 chunks", f"the inventory was not whole after a crash: {conditions}")
     await stage.drop("s-chunk")
 
 

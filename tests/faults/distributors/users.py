@@ -83,15 +83,15 @@ class Users:
             self.replace(name, self.spec(name))
             await self.vote(name)
         elif "chunks" in point or "serviceaccounts" in point:
-            found: Json = self.read(_LARGE) or {"spec": {"templates": []}}
-            status: Json = found.get("status") or {}
-            if found.get("metadata", {}).get("generation") != status.get("observedGeneration"):
+            resource: Json = self.read(_LARGE) or {"spec": {"templates": []}}
+            status: Json = resource.get("status") or {}
+            if resource.get("metadata", {}).get("generation") != status.get("observedGeneration"):
                 return  # two changes in one round might cancel each other out
-            is_large = len(found["spec"]["templates"]) == len(_LARGE_PARTS)
+            is_large = len(resource["spec"]["templates"]) == len(_LARGE_PARTS)
             parts = _LARGE_PARTS[:2] if is_large else _LARGE_PARTS
             version, name = str(next(self._versions)), _LARGE
-            templates = [self._template(name, part, version) for part in parts]
-            everywhere = {"clusters": [{"name": one} for one in TARGETS]}
+            templates = [self._template(name, suffix, version) for suffix in parts]
+            everywhere = {"clusters": [{"name": cluster} for cluster in TARGETS]}
             self.replace(name, {"templates": templates, "placement": everywhere})
         else:
             await self.act()
@@ -123,29 +123,34 @@ class Users:
         """Some objects; those of a rollout say which version they are of."""
         version = str(next(self._versions))
         chance = self._random.random
-        parts = ["a", "b"] if name in WAVED else [one for one in _PARTS if chance() < 0.6] or ["a"]
-        return [self._template(name, part, version) for part in parts]
+        parts = (
+            ["a", "b"]
+            if name in WAVED
+            else [suffix for suffix in _PARTS if chance() < 0.6] or ["a"]
+        )
+        return [self._template(name, suffix, version) for suffix in parts]
 
-    def _template(self, name: str, part: str, version: str) -> Json:
-        metadata = {"name": f"{name}-{part}", "namespace": NAMESPACE}
-        if part == "sa":
+    def _template(self, name: str, suffix: str, version: str) -> Json:
+        metadata = {"name": f"{name}-{suffix}", "namespace": NAMESPACE}
+        if suffix == "sa":
             return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
         data = {"v": version, "where": "${cluster.name}"}
-        if part == "b":
+        if suffix == "b":
             data["region"] = "${cluster.labels.region}"
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
     def placement(self, name: str) -> Json:
         """Some placement."""
         if name in WAVED:
-            return {"clusters": [{"name": one} for one in TARGETS]}
+            return {"clusters": [{"name": cluster} for cluster in TARGETS]}
         chance = self._random.random()
         if chance < 0.3:
             label = self._random.choice(({"tier": "a"}, {"tier": "b"}, {"all": "yes"}))
             return {"clusterSelector": {"matchLabels": label}}
         chosen = self._random.sample((*TARGETS, NEW_NAME), self._random.randint(1, 4))
         return {
-            "clusters": [{"name": one} for one in chosen if one != NEW_NAME] or [{"name": "t2"}]
+            "clusters": [{"name": cluster} for cluster in chosen if cluster != NEW_NAME]
+            or [{"name": "t2"}]
         }
 
     def edit_templates(self) -> None:
@@ -167,19 +172,19 @@ class Users:
 
     def _edit(self, change: Callable[[str, Json], None], name: str = "") -> None:
         chosen = name or self._random.choice((*PLAIN, *WAVED))
-        found = self.read(chosen)
-        if found is not None:
-            change(chosen, found["spec"])
-            self._world.hub.update(MULTI_CLUSTER_RESOURCES, found)
+        resource = self.read(chosen)
+        if resource is not None:
+            change(chosen, resource["spec"])
+            self._world.hub.update(MULTI_CLUSTER_RESOURCES, resource)
 
     def replace(self, name: str, spec: Json) -> None:
         """Give one another spec, or create it."""
-        found = self.read(name)
-        if found is None:
+        resource = self.read(name)
+        if resource is None:
             metadata = {"name": name, "namespace": NAMESPACE}
             self._world.hub.create(MULTI_CLUSTER_RESOURCES, {"metadata": metadata, "spec": spec})
         else:
-            self._world.hub.update(MULTI_CLUSTER_RESOURCES, {**found, "spec": spec})
+            self._world.hub.update(MULTI_CLUSTER_RESOURCES, {**resource, "spec": spec})
 
     def delete(self, name: str = "") -> None:
         """Delete a MultiClusterResource."""
@@ -202,19 +207,19 @@ class Users:
     def confirm(self) -> None:
         """Confirm what is held."""
         for name in (*PLAIN, *WAVED):
-            found: Json = self.read(name) or {}
-            status: Json = found.get("status") or {}
-            held: Json = status.get("held") or {}
-            annotations: Json = found.get("metadata", {}).get("annotations", {})
-            if held and annotations.get(CONFIRM_PRUNE_ANNOTATION) != held["planHash"]:
-                confirmed = {CONFIRM_PRUNE_ANNOTATION: held["planHash"]}
+            resource: Json = self.read(name) or {}
+            status: Json = resource.get("status") or {}
+            hold: Json = status.get("held") or {}
+            annotations: Json = resource.get("metadata", {}).get("annotations", {})
+            if hold and annotations.get(CONFIRM_PRUNE_ANNOTATION) != hold["planHash"]:
+                confirmed = {CONFIRM_PRUNE_ANNOTATION: hold["planHash"]}
                 patch: Json = {"metadata": {"annotations": confirmed}}
                 self._world.hub.patch(MULTI_CLUSTER_RESOURCES, NAMESPACE, name, patch)
 
     async def vote(self, name: str) -> None:
         """Let the wave of a rollout pass."""
-        found: Json = self.read(name) or {}
-        status: Json = found.get("status") or {}
+        resource: Json = self.read(name) or {}
+        status: Json = resource.get("status") or {}
         rollout: Json = status.get("rollout") or {}
         if not rollout.get("votes"):
             return
@@ -226,17 +231,17 @@ class Users:
     # --- on the targets -----------------------------------------------------------------------
 
     def _copies(self) -> list[tuple[str, str, Json]]:
-        found: list[tuple[str, str, Json]] = []
+        copies: list[tuple[str, str, Json]] = []
         for server in TARGETS:
             for resource in KINDS.values():
                 shared = self._world.rig.clusters[server].shared(resource)
                 marked = (o for o in shared if OWNER_UID_LABEL in o["metadata"].get("labels", {}))
-                found += [(server, resource, obj) for obj in marked]
-        return found
+                copies += [(server, resource, obj) for obj in marked]
+        return copies
 
     def edit_copy(self) -> None:
         """Change a field of a copy by hand."""
-        maps = [one for one in self._copies() if one[1] == MAPS]
+        maps = [copy for copy in self._copies() if copy[1] == MAPS]
         if maps:
             server, resource, obj = self._random.choice(maps)
             name, patch = obj["metadata"]["name"], {"data": {"where": "elsewhere"}}

@@ -99,13 +99,13 @@ class World:
     def join(self, name: str, server: str, **labels: str) -> None:
         """Add a cluster to the fleet."""
         self.point(name, server)
-        given = {"tier": "a" if server in TARGETS[:2] else "b", "all": "yes", **labels}
-        given["region"] = f"r-{server}"
+        all_labels = {"tier": "a" if server in TARGETS[:2] else "b", "all": "yes", **labels}
+        all_labels["region"] = f"r-{server}"
         reference = {"namespace": FLEET_NAMESPACE, "name": f"{name}-kubeconfig"}
         self.hub.create(
             CLUSTER_RESOURCE,
             {
-                "metadata": {"name": name, "labels": given},
+                "metadata": {"name": name, "labels": all_labels},
                 "spec": {"kubeconfigSecretRef": reference},
             },
         )
@@ -113,12 +113,12 @@ class World:
 
     def point(self, name: str, server: str) -> None:
         """Let the kubeconfig of a cluster lead to an API server."""
-        whole = self.rig.servers.kubeconfig()
-        context = next(one for one in whole["contexts"] if one["name"] == server)
+        kubeconfig = self.rig.servers.kubeconfig()
+        context = next(entry for entry in kubeconfig["contexts"] if entry["name"] == server)
         parts = {"contexts": server, "clusters": context["context"]["cluster"]}
-        document = {**whole, "current-context": server} | {
-            section: [one for one in whole[section] if one["name"] == wanted]
-            for section, wanted in parts.items()
+        document = {**kubeconfig, "current-context": server} | {
+            section: [entry for entry in kubeconfig[section] if entry["name"] == entry_name]
+            for section, entry_name in parts.items()
         }
         secret = {
             "metadata": {
@@ -189,10 +189,10 @@ class World:
     def _write(self, cluster: str, kind: str, resource: str, obj: Json, agent: str) -> None:
         metadata = {k: v for k, v in obj["metadata"].items() if k != "managedFields"}
         line = {"t": time.time(), "cluster": cluster, "type": kind, "resource": resource}
-        shown = {**obj, "metadata": metadata}
+        recorded = {**obj, "metadata": metadata}
         if resource == "multiclusterresources":
-            shown["status"] = {"held": (obj.get("status") or {}).get("held")}
-        self._history.write(orjson.dumps(line | {"agent": agent, "object": shown}) + b"\n")
+            recorded["status"] = {"held": (obj.get("status") or {}).get("held")}
+        self._history.write(orjson.dumps(line | {"agent": agent, "object": recorded}) + b"\n")
 
     def _record_restore(self, name: str) -> None:
         """After a restore: everything that matters, as it is now."""

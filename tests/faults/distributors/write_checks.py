@@ -29,15 +29,17 @@ def server_of(cluster: str) -> str:
 
 def check_strangers(history: History) -> Iterator[Violation]:
     """D4: what does not carry our mark, and never did, is neither changed nor deleted."""
-    ours: set[str] = set()
+    own_uids: set[str] = set()
     for write in history.writes:
         uid = str((write.after or write.before or {})["metadata"]["uid"])
-        is_foreign = write.before is not None and not owner_uid(write.before) and uid not in ours
+        is_foreign = (
+            write.before is not None and not owner_uid(write.before) and uid not in own_uids
+        )
         if write.by_distributor and is_foreign:
-            what = f"{write.kind} {write.name} on {write.server}"
-            yield Violation("D4 stranger", f"{write.type} {what}, which is not ours")
+            place = f"{write.kind} {write.name} on {write.server}"
+            yield Violation("D4 stranger", f"{write.type} {place}, which is not ours")
         if owner_uid(write.after):
-            ours.add(uid)
+            own_uids.add(uid)
 
 
 def check_marks(history: History) -> Iterator[Violation]:
@@ -54,9 +56,9 @@ def check_deletions(history: History) -> Iterator[Violation]:
         if not write.by_distributor or write.type != "DELETED" or not write.owner:
             continue
         versions = history.during(write.owner, write.t - STALE_SECONDS, write.t)
-        if any(one.is_deleted for one in versions):
+        if any(version.is_deleted for version in versions):
             continue
-        if all(one.wants(write.place) for one in versions):
+        if all(version.wants(write.place) for version in versions):
             yield Violation("D1 deletion", f"{write.place} was deleted, and was always wanted")
         elif not _is_requested(history, write):
             automatic[write.owner].append(write)
@@ -78,20 +80,22 @@ def _is_requested(history: History, deletion: Write) -> bool:
     )
     if dropped is None:
         return True  # as old as the resource: adopted from an earlier one, say
-    return any(one.is_edit and abs(one.t - dropped) < _NEAR_SECONDS for one in versions)
+    return any(version.is_edit and abs(version.t - dropped) < _NEAR_SECONDS for version in versions)
 
 
 def _check_fuse(history: History, uid: str, writes: Sequence[Write]) -> Iterator[Violation]:
     """Deletions that nobody requested: on one cluster, and few."""
     confirmed = min(history.confirmed[uid], default=inf)
-    writes = [one for one in writes if one.t < confirmed]
+    writes = [write for write in writes if write.t < confirmed]
     if not writes:
         return
     name = history.names[uid]
-    clusters = {one.place.cluster for one in writes}
+    clusters = {write.place.cluster for write in writes}
     if len(clusters) >= FUSE_CLUSTERS:
-        shown = ", ".join(sorted(clusters))
-        yield Violation("D8 fuse", f"{name} was deleted on {shown}, and no edit requests that")
+        names_of_clusters = ", ".join(sorted(clusters))
+        yield Violation(
+            "D8 fuse", f"{name} was deleted on {names_of_clusters}, and no edit requests that"
+        )
     owned = _owned_before(history, uid, writes[0].t)
     if len(writes) * 100 > FUSE_PERCENT * len(owned):
         text = f"{len(writes)} of {len(owned)} objects of {name} were deleted on {clusters}"
@@ -110,7 +114,7 @@ def _owned_before(history: History, uid: str, t: float) -> set[Place]:
 
 def check_waves(history: History, log: Sequence[Json]) -> Iterator[Violation]:
     """D17: the clusters behind the first wave get a version only after a vote for its revision."""
-    votes = [(one["t"], one["name"]) for one in log if one["kind"] == "vote"]
+    votes = [(entry["t"], entry["name"]) for entry in log if entry["kind"] == "vote"]
     began: dict[tuple[str, str], float] = {}
     for uid, versions in history.versions.items():
         name = history.names[uid]
@@ -125,7 +129,7 @@ def check_waves(history: History, log: Sequence[Json]) -> Iterator[Violation]:
             continue
         mark = (write.after or {}).get("data", {}).get("v", "")
         since = began.get((write.owner, mark), 0.0)
-        if not any(since < t <= write.t and one == name for t, one in votes):
+        if not any(since < t <= write.t and voted == name for t, voted in votes):
             yield Violation("D17 wave", f"{write.place} got version {mark} before any vote")
 
 
@@ -136,15 +140,15 @@ def _version_of(version: Version) -> str:
 
 def check_excuses(history: History, state: Json) -> Iterator[Violation]:
     """D2, D7: there are orphans only of what the hub forgot, or of clusters that left the fleet."""
-    made: dict[tuple[str, str, str], float] = {}
+    creations: dict[tuple[str, str, str], float] = {}
     for write in history.writes:
         key = (write.server, write.kind, write.name)
         if write.before is None:
-            made[key] = write.t
+            creations[key] = write.t
     for cluster, kind, name in state["orphans"]:
         server = server_of(cluster)
-        since = made.get((server, kind, name), 0.0)
-        left = [t for t, one in history.leaves if server_of(one) == server]
+        since = creations.get((server, kind, name), 0.0)
+        left = [t for t, leaver in history.leaves if server_of(leaver) == server]
         if cluster != HUB and not any(t > since for t in (*history.restores, *left)):
             text = f"{kind} {name} of {cluster} is an orphan, and the hub was not restored since"
             yield Violation("D2 orphan", text)

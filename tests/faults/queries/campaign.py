@@ -82,7 +82,7 @@ async def _phase(
 ) -> Path:
     fleet = scene.fleet
     folder.mkdir()
-    kinds = [one for one in QUERY_FAULTS if not plan.faults or one.name in plan.faults]
+    kinds = [fault for fault in QUERY_FAULTS if not plan.faults or fault.name in plan.faults]
     before, begun = await fleet.load(plan.rate), time.time()
     try:
         for _ in range(plan.decks):
@@ -106,7 +106,7 @@ async def _phase(
         writes=sum(written.values()) - sum(before.values()),
         settled=max(agreed.values()) if len(agreed) == len(followers) else within,
         agreed=agreed,
-        clients=[one.record.plan.name for one in followers],
+        clients=[follower.record.plan.name for follower in followers],
     )
     write_log(fleet, folder / "log.jsonl")
     return folder
@@ -123,7 +123,9 @@ async def _sync(fleet: QueryFleet, followers: Sequence[Follower]) -> None:
     """
     deadline = time.monotonic() + _SYNC_SECONDS
     truth = await read_clusters(fleet)
-    while late := [one.record.plan.name for one in followers if not await _agrees(one, truth)]:
+    while late := [
+        follower.record.plan.name for follower in followers if not await _agrees(follower, truth)
+    ]:
         for line in fleet.log:
             if line["kind"] == "ended":
                 raise ChildError(f"{line['process']} ended before any fault: {line['words']}")
@@ -136,7 +138,7 @@ async def _all_watch(followers: Sequence[Follower]) -> None:
     """Wait until every watch is open again: only then there are last changes to miss."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_BACK_SECONDS):
-            while not all(one.record.is_watching for one in followers):  # noqa: ASYNC110
+            while not all(follower.record.is_watching for follower in followers):  # noqa: ASYNC110
                 await asyncio.sleep(_POLL_SECONDS)
 
 
@@ -147,9 +149,9 @@ async def _settle(
     truth, begun = await read_clusters(fleet), time.monotonic()
     agreed: dict[str, float] = {}
     while len(agreed) < len(followers) and time.monotonic() - begun < within:
-        for one in followers:
-            name = one.record.plan.name
-            if await _agrees(one, truth):
+        for follower in followers:
+            name = follower.record.plan.name
+            if await _agrees(follower, truth):
                 agreed.setdefault(name, time.monotonic() - begun)
             else:
                 agreed.pop(name, None)
@@ -158,16 +160,16 @@ async def _settle(
     return agreed
 
 
-async def _agrees(one: Follower, truth: Objects) -> bool:
+async def _agrees(follower: Follower, truth: Objects) -> bool:
     with suppress(TimeoutError):
-        return await one.read_cache() == selected(truth, one.record.plan)
+        return await follower.read_cache() == selected(truth, follower.record.plan)
     return False
 
 
 async def _write_caches(fleet: QueryFleet, followers: Sequence[Follower], folder: Path) -> None:
     truth = await read_clusters(fleet)
     (folder / "final.json").write_bytes(orjson.dumps(truth, default=tuple))
-    caches = {one.record.plan.name: await one.read_cache() for one in followers}
+    caches = {follower.record.plan.name: await follower.read_cache() for follower in followers}
     (folder / "caches.json").write_bytes(orjson.dumps(caches, default=tuple))
 
 

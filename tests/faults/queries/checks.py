@@ -41,29 +41,31 @@ def fold(lines: Iterable[Json]) -> Objects:
     kubectl and a stream of events begin with an empty cache each time; an informer compares a list
     with what it has, and calls its handlers for what differs.
     """
-    held: Objects = {}
+    objects: Objects = {}
     for line in lines:
         if line["kind"] == "list" and "objects" in line:
-            held = {key: seen_from(value) for key, value in line["objects"].items()}
+            objects = {key: seen_from(value) for key, value in line["objects"].items()}
         elif line["kind"] == "list" and line.get("replaces", False):
-            held = {}
+            objects = {}
         elif line["kind"] == "event" and line["type"] == "DELETED":
-            held.pop(line["key"], None)
+            objects.pop(line["key"], None)
         elif line["kind"] == "event":
-            held[line["key"]] = seen_from(line["seen"])
-    return held
+            objects[line["key"]] = seen_from(line["seen"])
+    return objects
 
 
-def _differences(what: str, truth: Objects, held: Objects) -> Iterator[Violation]:
+def _differences(subject: str, truth: Objects, cached: Objects) -> Iterator[Violation]:
     groups = {
-        "lost": truth.keys() - held.keys(),
-        "extra": held.keys() - truth.keys(),
-        "old": {key for key in truth.keys() & held.keys() if truth[key] != held[key]},
+        "lost": truth.keys() - cached.keys(),
+        "extra": cached.keys() - truth.keys(),
+        "old": {key for key in truth.keys() & cached.keys() if truth[key] != cached[key]},
     }
     for kind, keys in groups.items():
         if keys:
-            shown = [f"{key!r} {truth.get(key)} {held.get(key)}" for key in sorted(keys)[:_SHOWN]]
-            yield Violation(f"{what}-{kind}", f"{len(keys)} objects, like {'; '.join(shown)}")
+            examples = [
+                f"{key!r} {truth.get(key)} {cached.get(key)}" for key in sorted(keys)[:_SHOWN]
+            ]
+            yield Violation(f"{subject}-{kind}", f"{len(keys)} objects, like {'; '.join(examples)}")
 
 
 def check_settled(records: QueryRecords) -> Iterator[Violation]:
@@ -95,8 +97,10 @@ def check_order(records: QueryRecords) -> Iterator[Violation]:
         for line in records.clients[plan.name]:
             order.take(line)
         if order.found:
-            shown = "; ".join(order.found[:_SHOWN])
-            yield Violation("back-in-time", f"{plan.name}: {len(order.found)} times, like {shown}")
+            examples = "; ".join(order.found[:_SHOWN])
+            yield Violation(
+                "back-in-time", f"{plan.name}: {len(order.found)} times, like {examples}"
+            )
 
 
 class _Order:
@@ -120,11 +124,11 @@ class _Order:
             for key, value in line.get("objects", {}).items():
                 self._see(line["t"], key, seen_from(value).number)
         elif line["kind"] == "event":
-            seen: Seen = seen_from(line["seen"])
+            seen_state: Seen = seen_from(line["seen"])
             is_gone = line["type"] == "DELETED"
             is_unlisted = is_gone and line["key"] in self._may_fall
-            if seen.number and not is_unlisted:  # of some deletions only the name is known
-                self._see(line["t"], line["key"], seen.number + is_gone / 2)
+            if seen_state.number and not is_unlisted:  # of some deletions only the name is known
+                self._see(line["t"], line["key"], seen_state.number + is_gone / 2)
 
     def _is_refilled(self, t: float) -> bool:
         return any(wipe.begin <= t <= wipe.end + self._within for wipe in self._wipes)
@@ -168,24 +172,24 @@ class Watch:
         events: the times of its events.
     """
 
-    def __init__(self, begin: float, end: float, got: float) -> None:
-        self.begin, self.end, self.got = begin, end, got
+    def __init__(self, begin: float, end: float, received: float) -> None:
+        self.begin, self.end, self.got = begin, end, received
         self.is_resumed = False
         self.events: list[float] = []
 
 
 def watches_of(lines: list[Json]) -> Iterator[Watch]:
     """The watches of a client, in order."""
-    got, watch = float("inf"), None
+    received, watch = float("inf"), None
     for line in lines:
         kind, t = line["kind"], line["t"]
         if kind == "open":
             if watch is not None:  # an informer opens the next before it closes the last
                 watch.end = t
                 yield watch
-            watch = Watch(t, lines[-1]["t"], got if line["version"] else float("inf"))
+            watch = Watch(t, lines[-1]["t"], received if line["version"] else float("inf"))
         elif kind in ("event", "bookmark", "list", "answered"):
-            got = t
+            received = t
             if watch is not None and kind in ("event", "bookmark"):
                 watch.is_resumed = True
                 watch.events += [t] if kind == "event" else []

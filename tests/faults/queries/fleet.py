@@ -137,8 +137,8 @@ async def running_query_fleet(
         exits.callback(world.stop_blocking)
         admin_file = folder / "admin"
         await world.wait_until(admin_file.exists, within=_READY)
-        held = {name: HeldPort(LOOPBACK) for name in APIS}
-        for port in held.values():
+        ports = {name: HeldPort(LOOPBACK) for name in APIS}
+        for port in ports.values():
             exits.callback(port.release)
         nats_port = int(nats.url.rpartition(":")[2])
         fleet = QueryFleet(
@@ -152,7 +152,7 @@ async def running_query_fleet(
                 name: await exits.enter_async_context(chaos_link(nats_port)) for name in WATCHERS
             },
             mutation=mutation,
-            ports={name: port.number for name, port in held.items()},
+            ports={name: port.number for name, port in ports.items()},
         )
         exits.push_async_callback(fleet.aclose)
         fleet.start_services()

@@ -57,10 +57,10 @@ class Programs:
         Args:
             kinds: of clients that are wanted.
         """
-        found = [*kubectls().values()] if "kubectl" in kinds else []
+        paths = [*kubectls().values()] if "kubectl" in kinds else []
         return cls(
             find_go_program("events") if "informer" in kinds else None,
-            found[-1] if found else None,
+            paths[-1] if paths else None,
         )
 
 
@@ -82,7 +82,7 @@ async def following(
     programs = await asyncio.to_thread(Programs.find, kinds)
     (folder / "clients").mkdir()
     with ExitStack() as files:
-        found = list[Follower]()
+        followers = list[Follower]()
         for plan in CLIENTS:
             if plan.kind not in kinds:
                 continue
@@ -93,11 +93,14 @@ async def following(
                 continue
             record = ClientRecord(plan, folder / "clients")
             files.callback(record.close)
-            found.append(_follower(fleet, record, programs, seed))
+            followers.append(_follower(fleet, record, programs, seed))
         async with asyncio.TaskGroup() as group:  # one that raises ends the campaign
-            tasks = [group.create_task(one.body, name=one.record.plan.name) for one in found]
+            tasks = [
+                group.create_task(follower.body, name=follower.record.plan.name)
+                for follower in followers
+            ]
             try:
-                yield found
+                yield followers
             finally:
                 for task in tasks:
                     task.cancel()
@@ -115,10 +118,10 @@ def _follower(fleet: QueryFleet, record: ClientRecord, programs: Programs, seed:
         return Follower(record, EventClient(record=record, urls=urls, random=random).run())
     if plan.kind == "kubectl":
         assert programs.kubectl is not None
-        one = KubectlClient(
+        kubectl = KubectlClient(
             record=record, binary=programs.kubectl, urls=urls, folder=fleet.folder / "kubectl"
         )
-        return Follower(record, one.run())
+        return Follower(record, kubectl.run())
     if plan.kind == "informer":
         assert programs.informer is not None
         program = informer(record, programs.informer, urls)
@@ -133,16 +136,19 @@ def _follower(fleet: QueryFleet, record: ClientRecord, programs: Programs, seed:
 async def read_clusters(fleet: QueryFleet) -> Objects:
     """The config maps of all clusters, as their API servers list them."""
     kubeconfig = yaml.safe_load((fleet.folder / "kubeconfig").read_text())
-    tokens = {one["name"]: one["user"].get("token", "") for one in kubeconfig["users"]}
-    users = {one["context"]["cluster"]: one["context"]["user"] for one in kubeconfig["contexts"]}
-    found: Objects = {}
+    tokens = {user["name"]: user["user"].get("token", "") for user in kubeconfig["users"]}
+    users = {
+        context["context"]["cluster"]: context["context"]["user"]
+        for context in kubeconfig["contexts"]
+    }
+    objects: Objects = {}
     async with aiohttp.ClientSession() as http:
-        for one in kubeconfig["clusters"]:
-            url = f"{one['cluster']['server']}/api/v1/configmaps"
-            token = tokens[users[one["name"]]]
+        for cluster in kubeconfig["clusters"]:
+            url = f"{cluster['cluster']['server']}/api/v1/configmaps"
+            token = tokens[users[cluster["name"]]]
             headers = {"Authorization": f"Bearer {token}"} if token else {}
             async with http.get(url, headers=headers) as answer:
                 answer.raise_for_status()
                 items = orjson.loads(await answer.read())["items"]
-            found |= {key_of(item, one["name"]): seen_of(item) for item in items}
-    return found
+            objects |= {key_of(item, cluster["name"]): seen_of(item) for item in items}
+    return objects

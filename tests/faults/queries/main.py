@@ -80,7 +80,9 @@ def figures_of(records: QueryRecords, violations: Sequence[Violation]) -> WatchF
     lines = [line for each in records.clients.values() for line in each]
     kinds = Counter(line["kind"] for line in lines)
     sizes = [size for _, name, size in records.memory if name.partition("/")[0] in APIS]
-    begun = [one for one in records.log if one["kind"] == "fault" and one["phase"] == "begin"]
+    begun = [
+        entry for entry in records.log if entry["kind"] == "fault" and entry["phase"] == "begin"
+    ]
     return WatchFigures(
         seed=meta["seed"],
         phase=meta["phase"],
@@ -94,7 +96,7 @@ def figures_of(records: QueryRecords, violations: Sequence[Violation]) -> WatchF
         events=kinds["event"],
         bookmarks=kinds["bookmark"],
         expired=kinds["gone"],
-        refused=dict(Counter(str(one["status"]) for one in lines if one["kind"] == "refused")),
+        refused=dict(Counter(str(line["status"]) for line in lines if line["kind"] == "refused")),
         agreed_seconds={name: round(took, 1) for name, took in meta["agreed"].items()},
         settled_seconds=meta["settled_seconds"],
         api_mb=max(sizes, default=0) / 1024,
@@ -161,8 +163,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.mutations:
             return seeds.run_mutations(
                 {
-                    name: [replace(one.plan, seed=seed, mutation=name) for seed in _MUTATION_SEEDS]
-                    for name, one in QUERY_MUTATIONS.items()
+                    name: [
+                        replace(mutation.plan, seed=seed, mutation=name) for seed in _MUTATION_SEEDS
+                    ]
+                    for name, mutation in QUERY_MUTATIONS.items()
                 }
             )
         return seeds.run_all(plans_of(arguments), is_cut=arguments.cut)

@@ -59,12 +59,12 @@ def resumes_at_present() -> None:
     def at_present(
         self: OpenWatch,
         broadcaster: Any,
-        asked: WatchRequest,
+        watch_request: WatchRequest,
         readable: Any,
         end: Position,
         release: Callable[[], None],
     ) -> None:
-        init(self, broadcaster, asked, readable, end, release)
+        init(self, broadcaster, watch_request, readable, end, release)
         self._missed_from = None
         self._subscription.flush(since=end.version)
 
@@ -76,9 +76,9 @@ def deletions_dropped() -> None:
     transitions = subscribing.transitions
 
     def without(shown: Shown, event: Event, *, is_match: bool) -> Iterator[tuple[str, Event]]:
-        for what, each in transitions(shown, event, is_match=is_match):
-            if what != DELETED:
-                yield what, each
+        for kind, each in transitions(shown, event, is_match=is_match):
+            if kind != DELETED:
+                yield kind, each
 
     replace(subscribing, "transitions", without)
 
@@ -88,9 +88,9 @@ def leaving_not_reported() -> None:
     transitions = subscribing.transitions
 
     def without(shown: Shown, event: Event, *, is_match: bool) -> Iterator[tuple[str, Event]]:
-        for what, each in transitions(shown, event, is_match=is_match):
-            if what != DELETED or not event.is_live:
-                yield what, each
+        for kind, each in transitions(shown, event, is_match=is_match):
+            if kind != DELETED or not event.is_live:
+                yield kind, each
 
     replace(subscribing, "transitions", without)
 

@@ -63,9 +63,9 @@ def version_of(tree: Tree) -> int:
 def selected(objects: Objects, plan: ClientPlan) -> Objects:
     """Those that a client has to have."""
     return {
-        key: seen
-        for key, seen in objects.items()
-        if key.partition("/")[0] in plan.clusters and (seen.is_web or not plan.selector)
+        key: state
+        for key, state in objects.items()
+        if key.partition("/")[0] in plan.clusters and (state.is_web or not plan.selector)
     }
 
 
@@ -76,6 +76,8 @@ def _digest(tree: Tree) -> str:
     created: str = metadata.get("creationTimestamp", "")
     metadata["creationTimestamp"] = created.replace("+00:00", "Z")  # as Python writes times
     content = {k: v for k, v in tree.items() if k not in ("apiVersion", "kind", "metadata")}
-    whole = {"metadata": {k: v for k, v in metadata.items() if v}}
-    whole |= {k: v for k, v in content.items() if v}
-    return hashlib.sha256(orjson.dumps(whole, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
+    content_of_object = {"metadata": {k: v for k, v in metadata.items() if v}}
+    content_of_object |= {k: v for k, v in content.items() if v}
+    return hashlib.sha256(orjson.dumps(content_of_object, option=orjson.OPT_SORT_KEYS)).hexdigest()[
+        :16
+    ]

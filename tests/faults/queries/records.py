@@ -57,13 +57,13 @@ class QueryRecords:
     @property
     def quiet(self) -> list[Span]:
         """The times under load in which nothing was broken, between faults."""
-        found: list[Span] = []
+        spans: list[Span] = []
         at = self.meta["began"]
-        for _, span in sorted(self._faults(), key=lambda one: one[1].begin):
+        for _, span in sorted(self._faults(), key=lambda fault: fault[1].begin):
             if span.begin > at:
-                found.append(Span(at, span.begin))
+                spans.append(Span(at, span.begin))
             at = max(at, span.end)
-        return [*found, Span(at, self.meta["stopped"])] if self.meta["stopped"] > at else found
+        return [*spans, Span(at, self.meta["stopped"])] if self.meta["stopped"] > at else spans
 
     def _faults(self) -> Iterator[tuple[str, Span]]:
         open_since: dict[tuple[str, str], float] = {}
@@ -85,14 +85,16 @@ def read_query_records(folder: Path) -> QueryRecords:
     return QueryRecords(
         meta=meta,
         final=_objects(orjson.loads((folder / "final.json").read_bytes())),
-        caches={name: _objects(held) for name, held in caches.items()},
+        caches={name: _objects(cache) for name, cache in caches.items()},
         clients={
             path.stem: [line for line in read_lines(path) if line["t"] <= meta["ended"]]
             for path in sorted((seed / "clients").glob("*.jsonl"))
         },
         log=[line for line in read_lines(folder / "log.jsonl") if line["t"] >= meta["began"]],
         commits={
-            path.stem: [datetime.fromisoformat(one["time"]).timestamp() for one in read_lines(path)]
+            path.stem: [
+                datetime.fromisoformat(commit["time"]).timestamp() for commit in read_lines(path)
+            ]
             for path in sorted((seed / "truth").glob("*.jsonl"))
         },
         memory=[tuple(line) for line in read_lines(seed / "memory.jsonl")],

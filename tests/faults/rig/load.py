@@ -84,15 +84,15 @@ class Writer:
     async def drive(self, per_second: float) -> None:
         """Write at this rate until cancelled; what cannot be held is not made up for."""
         clock = asyncio.get_running_loop().time
-        begun, made = clock(), 0
+        begun, count = clock(), 0
         while True:
             turn_ends = clock() + _TURN_SECONDS
-            while made < (clock() - begun) * per_second and clock() < turn_ends:
+            while count < (clock() - begun) * per_second and clock() < turn_ends:
                 self.step()
-                made += 1
-            behind = (clock() - begun) - made / per_second
+                count += 1
+            behind = (clock() - begun) - count / per_second
             if behind > 1.0:  # the machine is too slow: go on from here
-                begun, made = clock(), 0
+                begun, count = clock(), 0
             await asyncio.sleep(max(0.001, min(_TURN_SECONDS, -behind)))
 
     def step(self) -> None:

@@ -40,8 +40,8 @@ Json = dict[str, Any]
 
 def checkpoints_of(cluster: str) -> str:
     """Return how the subjects of writes to the checkpoints of a cluster begin."""
-    one = key_names.kv_checkpoint(cluster, "core", "pods", "")
-    return f"$KV.{key_names.KV_BUCKET}.{one.partition('core')[0]}"
+    checkpoint = key_names.kv_checkpoint(cluster, "core", "pods", "")
+    return f"$KV.{key_names.KV_BUCKET}.{checkpoint.partition('core')[0]}"
 
 
 class Taps:
@@ -78,8 +78,8 @@ class Taps:
     def checkpointed(self, cluster: str, most: int) -> int:
         """The lowest version of the cluster's checkpoints; at most so much."""
         place = checkpoints_of(cluster)
-        found = [at for key, at in self._checkpoints.items() if key.startswith(place)]
-        return min(found, default=most)
+        times = [at for key, at in self._checkpoints.items() if key.startswith(place)]
+        return min(times, default=most)
 
     async def delete_stream(self, name: str) -> None:
         """As somebody does who should not."""
@@ -118,14 +118,14 @@ async def sample(fleet: Fleet, folder: Path) -> None:
         AssertionError: a service ended by itself.
     """
     redis = Redis.from_url(fleet.valkey.url)
-    seen: dict[tuple[str, str], dict[str, str]] = {}
+    versions: dict[tuple[str, str], dict[str, str]] = {}
     with (folder / "memory.jsonl").open("wb") as memory, (folder / "rows.jsonl").open("wb") as rows:
         try:
             while True:
                 for name, size in sizes(fleet):
                     memory.write(orjson.dumps([round(time.time(), 2), name, size]) + b"\n")
                 with contextlib.suppress(RedisError):
-                    rows.writelines([line async for line in _changed_rows(redis, fleet, seen)])
+                    rows.writelines([line async for line in _changed_rows(redis, fleet, versions)])
                 memory.flush()
                 rows.flush()
                 await asyncio.sleep(_SAMPLE)
@@ -144,17 +144,17 @@ def sizes(fleet: Fleet) -> Iterable[tuple[str, int]]:
 
 
 async def _changed_rows(
-    redis: Redis, fleet: Fleet, seen: dict[tuple[str, str], dict[str, str]]
+    redis: Redis, fleet: Fleet, versions: dict[tuple[str, str], dict[str, str]]
 ) -> AsyncGenerator[bytes]:
     for cluster in fleet.clusters:
         for resource in KEYS:
-            held = seen.setdefault((cluster, resource), {})
+            versions_of = versions.setdefault((cluster, resource), {})
             for key, (uid, version, number, state) in (
                 await read_rows(redis, cluster, resource)
             ).items():
                 now = f"{number}|{uid}|{version}|{state}"
-                if held.get(key) != now:
-                    held[key] = now
+                if versions_of.get(key) != now:
+                    versions_of[key] = now
                     row = [time.time(), cluster, resource, key, uid, version, number, state]
                     yield orjson.dumps(row) + b"\n"
 
@@ -164,11 +164,11 @@ async def read_rows(
 ) -> dict[str, tuple[str, str, str, str]]:
     """Object key → uid, resourceVersion, incarnation number, state."""
     raw = await cast("Any", redis.hgetall(SnapshotKeys().guards(cluster, resource)))
-    found: dict[str, tuple[str, str, str, str]] = {}
+    rows: dict[str, tuple[str, str, str, str]] = {}
     for key, value in raw.items():
         guard = read_guard(value)
-        found[key.decode()] = (guard.uid, guard.resource_version, guard.incarnation, guard.state)
-    return found
+        rows[key.decode()] = (guard.uid, guard.resource_version, guard.incarnation, guard.state)
+    return rows
 
 
 # --- at the end -------------------------------------------------------------------------------
@@ -221,19 +221,19 @@ class StreamReader:
         Raises:
             BusError: nobody answers.
         """
-        found = [_line(message) for message in await _read_batch(self._bus, self._last + 1)]
-        self._last = found[-1]["seq"] if found else self._last
-        return found
+        lines = [_line(message) for message in await _read_batch(self._bus, self._last + 1)]
+        self._last = lines[-1]["seq"] if lines else self._last
+        return lines
 
 
 async def _read_batch(bus: Bus, first: int) -> Sequence[Msg]:
-    found: list[Msg] = []
+    batch: list[Msg] = []
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def on_message(message: Msg) -> None:
         headers = message.headers or {}
         if "Nats-Sequence" in headers:
-            found.append(message)
+            batch.append(message)
         if headers.get("Status") and not done.done():  # 204: the end; 404: nothing at all
             done.set_result(None)
 
@@ -251,7 +251,7 @@ async def _read_batch(bus: Bus, first: int) -> Sequence[Msg]:
         raise BusError("the stream cannot be read") from e
     finally:
         await subscription.unsubscribe()
-    return found
+    return batch
 
 
 def _line(message: Msg) -> Json:
@@ -261,25 +261,25 @@ def _line(message: Msg) -> Json:
 
 
 def _content(data: bytes) -> Json:
-    found = codec.decode(data)
-    common: Json = {"cluster": found.cluster, "number": found.incarnation.number}
-    if isinstance(found, Event):
+    message = codec.decode(data)
+    common: Json = {"cluster": message.cluster, "number": message.incarnation.number}
+    if isinstance(message, Event):
         return common | {
-            "type": found.verb.value,
-            "resource": f"{found.group}/{found.resource}",
-            "key": f"{found.namespace}/{found.name}",
-            "uid": found.uid,
-            "rv": found.resource_version,
-            "rank": [found.epoch.resource_version, found.epoch.id],
-            "swept": found.final_state_unknown,
-            "degraded": found.degraded,
+            "type": message.verb.value,
+            "resource": f"{message.group}/{message.resource}",
+            "key": f"{message.namespace}/{message.name}",
+            "uid": message.uid,
+            "rv": message.resource_version,
+            "rank": [message.epoch.resource_version, message.epoch.id],
+            "swept": message.final_state_unknown,
+            "degraded": message.degraded,
         }
-    if isinstance(found, EpochEnd):
+    if isinstance(message, EpochEnd):
         return common | {
             "type": "end",
-            "resource": f"{found.group}/{found.resource}",
-            "rank": [found.epoch.resource_version, found.epoch.id],
-            "count": found.count,
+            "resource": f"{message.group}/{message.resource}",
+            "rank": [message.epoch.resource_version, message.epoch.id],
+            "count": message.count,
         }
     return common | {"type": "other"}
 

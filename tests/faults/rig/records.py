@@ -35,11 +35,11 @@ def read_lines(path: Path) -> Iterator[Any]:
 
 def log_of(path: Path) -> list[Json]:
     """The lines of a process' log that are whole: a killed one leaves a part."""
-    found: list[Json] = []
+    lines: list[Json] = []
     for line in path.read_bytes().splitlines():
         with suppress(orjson.JSONDecodeError):
-            found.append(orjson.loads(line))
-    return [line for line in found if "timestamp" in line]
+            lines.append(orjson.loads(line))
+    return [line for line in lines if "timestamp" in line]
 
 
 def settled_within(meta: Json) -> float:

@@ -78,26 +78,26 @@ class Seeds(Generic[Plan, Figures]):
         is_kept = True
         with scratch_folder(self.name) as folder:
             try:
-                found = uvloop.run(self._run(plan, folder))
-                is_kept = self.keeps or any(figures.violations for figures in found)
+                all_figures = uvloop.run(self._run(plan, folder))
+                is_kept = self.keeps or any(figures.violations for figures in all_figures)
             except KeyboardInterrupt:
                 is_kept = False
                 raise
             finally:
                 if is_kept and (self.keeps or not plan.mutation):
                     self._keep(plan, folder)
-        return found
+        return all_figures
 
     async def _run(self, plan: Plan, folder: Path) -> list[Figures]:
-        found: list[Figures] = []
+        all_figures: list[Figures] = []
         async with contextlib.aclosing(self.run(plan, folder)) as phases:
             async for phase in phases:
-                found.append(await asyncio.to_thread(self.check_phase, phase))
-                if found[-1].violations:
+                all_figures.append(await asyncio.to_thread(self.check_phase, phase))
+                if all_figures[-1].violations:
                     print(f"  seed {plan.seed}; again: {self.command_of(plan)}", flush=True)
-                if plan.mutation and found[-1].violations:
+                if plan.mutation and all_figures[-1].violations:
                     break  # it is caught
-        return found
+        return all_figures
 
     def check_phase(self, phase: Path) -> Figures:
         """Check what one phase recorded, and tell of it."""
@@ -110,8 +110,8 @@ class Seeds(Generic[Plan, Figures]):
     def check_again(self, folder: Path) -> int:
         """Check the records of a seed that were kept; the exit status."""
         metas = sorted(folder.glob("*/meta.json"))
-        found = [self.check_phase(meta.parent) for meta in metas]
-        return int(any(figures.violations for figures in found))
+        all_figures = [self.check_phase(meta.parent) for meta in metas]
+        return int(any(figures.violations for figures in all_figures))
 
     def _keep(self, plan: Plan, folder: Path) -> None:
         """The records and the logs, without the stores."""
@@ -125,10 +125,16 @@ class Seeds(Generic[Plan, Figures]):
         caught: dict[str, str] = {}
         for name, each in plans.items():
             for plan in each:
-                found = self.run_seed(plan)
-                rules = sorted({v.partition(":")[0] for one in found for v in one.violations})
+                all_figures = self.run_seed(plan)
+                rules = sorted(
+                    {
+                        v.partition(":")[0]
+                        for each_figures in all_figures
+                        for v in each_figures.violations
+                    }
+                )
                 if rules:
-                    phase = found[-1].phase
+                    phase = all_figures[-1].phase
                     caught[name] = f"seed {plan.seed}, phase {phase}: {', '.join(rules)}"
                     break
         for name in plans:
@@ -138,15 +144,15 @@ class Seeds(Generic[Plan, Figures]):
         path.write_text(json.dumps(caught, indent=2) + "\n")
         return 0 if caught.keys() == plans.keys() else 1
 
-    def write_figures(self, found: Sequence[Figures], *, is_cut: bool) -> Path:
+    def write_figures(self, all_figures: Sequence[Figures], *, is_cut: bool) -> Path:
         """Write the JSON for machines; answers where."""
         version = sys.version.split()[0]
         document = {
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {version}",
             "servers": [find_nats_server().name, find_valkey_server().name],
-            "violations": sum(len(figures.violations) for figures in found),
-            "phases": [asdict(figures) for figures in found],
+            "violations": sum(len(figures.violations) for figures in all_figures),
+            "phases": [asdict(figures) for figures in all_figures],
         }
         path = _REPORTS / f"{self.name}{'-cut' if is_cut else ''}.json"
         path.parent.mkdir(exist_ok=True)
@@ -155,12 +161,12 @@ class Seeds(Generic[Plan, Figures]):
 
     def run_all(self, plans: Iterable[Plan], *, is_cut: bool) -> int:
         """The exit status of a command that runs these; 1 tells of violations."""
-        found = [figures for plan in plans for figures in self.run_seed(plan)]
-        path = self.write_figures(found, is_cut=is_cut)
+        all_figures = [figures for plan in plans for figures in self.run_seed(plan)]
+        path = self.write_figures(all_figures, is_cut=is_cut)
         print(f"written: {path.relative_to(ROOT)}")
-        return 1 if any(figures.violations for figures in found) else 0
+        return 1 if any(figures.violations for figures in all_figures) else 0
 
 
 def numbers(text: str) -> tuple[int, ...]:
     """Seeds, as the option `--seeds` has them."""
-    return tuple(int(part) for part in text.split(","))
+    return tuple(int(number) for number in text.split(","))

@@ -130,19 +130,19 @@ class World:
 
 def _objects(cluster: Cluster) -> dict[str, dict[str, tuple[str, str]]]:
     """Resource key → object key → (uid, resourceVersion)."""
-    found: dict[str, dict[str, tuple[str, str]]] = {}
+    objects: dict[str, dict[str, tuple[str, str]]] = {}
     for resource in RESOURCES:
-        group, _, rest = resource.rpartition("/")[0].rpartition("/")
-        del rest
+        group, _, tail = resource.rpartition("/")[0].rpartition("/")
+        del tail
         key = f"{group or 'core'}/{resource.rpartition('/')[2]}"
-        found[key] = {
+        objects[key] = {
             f"{o['metadata'].get('namespace', '')}/{o['metadata']['name']}": (
                 o["metadata"]["uid"],
                 o["metadata"]["resourceVersion"],
             )
             for o in cluster.shared(resource)
         }
-    return found
+    return objects
 
 
 def target_names(clusters: Sequence[str]) -> list[str]:
@@ -167,9 +167,9 @@ async def _serve(arguments: argparse.Namespace) -> None:
             serve_admin(servers, more=world.routes()) as admin,
         ):
             servers.write_kubeconfig(folder / "kubeconfig")
-            part = folder / "admin.part"
-            part.write_text(admin)
-            os.replace(part, folder / "admin")  # noqa: PTH105 -- the atomic one
+            partial = folder / "admin.part"
+            partial.write_text(admin)
+            os.replace(partial, folder / "admin")  # noqa: PTH105 -- the atomic one
             noting = asyncio.create_task(world.note_requests(), name="requests")
             await stop.wait()
             noting.cancel()

@@ -112,8 +112,10 @@ async def _restore_etcd(scene: Scene) -> None:
         down = await _with_watchers_down(scene)
         await scene.fleet.load(0)
         at = (await scene.fleet.admin.cluster(cluster)).resource_version
-        known = min(at, scene.taps.checkpointed(cluster, most=at))
-        await scene.fleet.admin.roll_back(cluster, known - scene.random.randint(*_RESTORED_COMMITS))
+        revision = min(at, scene.taps.checkpointed(cluster, most=at))
+        await scene.fleet.admin.roll_back(
+            cluster, revision - scene.random.randint(*_RESTORED_COMMITS)
+        )
         for name in down:
             scene.fleet.start(name)
         with suppress(TimeoutError):

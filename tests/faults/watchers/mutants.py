@@ -59,11 +59,11 @@ def end_on_failed_page() -> None:
     """W8: a list that breaks off behind its first page is called complete."""
     pages = watching.list_pages
 
-    async def until_it_breaks(*given: Any, **more: Any) -> AsyncGenerator[listing.ListPage]:
+    async def until_it_breaks(*arguments: Any, **more: Any) -> AsyncGenerator[listing.ListPage]:
         count = 0
         try:
-            async with aclosing(pages(*given, **more)) as found:
-                async for page in found:
+            async with aclosing(pages(*arguments, **more)) as page_stream:
+                async for page in page_stream:
                     count += 1
                     yield page
         except KubeError:

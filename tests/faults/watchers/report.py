@@ -46,7 +46,7 @@ def report_of(records: Records, violations: Sequence[Violation]) -> PhaseReport:
     """The figures of what was recorded."""
     meta = records.meta
     log = records.log
-    asked = [
+    requests_sent = [
         request
         for requests in records.requests.values()
         for request in requests
@@ -76,15 +76,15 @@ def report_of(records: Records, violations: Sequence[Violation]) -> PhaseReport:
             )
         ),
         lists=dict(reasons_of(records)[0]),
-        watches=sum(request["verb"] == "watch" for request in asked),
+        watches=sum(request["verb"] == "watch" for request in requests_sent),
         memory_mb=_largest(records),
         violations=[f"{violation.rule}: {violation.text}" for violation in violations],
     )
 
 
 def _largest(records: Records) -> dict[str, float]:
-    found: dict[str, float] = defaultdict(float)
+    largest: dict[str, float] = defaultdict(float)
     for _, process, size in records.memory:
         kind = "projector" if process.startswith("projector") else "watcher"
-        found[kind] = max(found[kind], size / 1024)
-    return dict(found)
+        largest[kind] = max(largest[kind], size / 1024)
+    return dict(largest)

@@ -38,7 +38,7 @@ class ListStart:
 
 def list_starts(records: Records) -> list[ListStart]:
     """All of the watchers, in order."""
-    found = [
+    starts = [
         ListStart(r["t"], r["agent"].rpartition("/")[2], cluster, r["path"].rpartition("/")[2])
         for cluster, requests in records.requests.items()
         for r in requests
@@ -48,7 +48,7 @@ def list_starts(records: Records) -> list[ListStart]:
         and "continue" not in r["query"]
     ]
     plurals = {resource.rpartition("/")[2] for _, resource in records.final}
-    return sorted((s for s in found if s.plural in plurals), key=lambda start: start.at)
+    return sorted((s for s in starts if s.plural in plurals), key=lambda start: start.at)
 
 
 class _Evidence:
@@ -77,7 +77,7 @@ class _Evidence:
                     self._logged[replica, plural].append((_time(line), text))
 
     def _take(self, write: Json) -> None:
-        cluster, kind, *rest = write["key"].removeprefix("_hub.").split(".")
+        cluster, kind, *tail = write["key"].removeprefix("_hub.").split(".")
         try:
             value: Any = orjson.loads(write["value"])
         except orjson.JSONDecodeError:
@@ -88,11 +88,11 @@ class _Evidence:
             number, epoch = value["incarnation"]["number"], value["rank"]["id"]
             # Sent is not stored: the bucket may have had no leader.
             if not any(begin <= write["t"] <= end for begin, end in self._without_leader):
-                self._checkpoints[cluster, rest[1]].append((write["t"], number, epoch))
+                self._checkpoints[cluster, tail[1]].append((write["t"], number, epoch))
         elif kind == "audit":
-            self._audits[cluster, rest[1]].append((write["t"], "complete" in value))
+            self._audits[cluster, tail[1]].append((write["t"], "complete" in value))
         elif kind == "resync":
-            self._resyncs[cluster, rest[1]].append((write["t"], value["minEpoch"]))
+            self._resyncs[cluster, tail[1]].append((write["t"], value["minEpoch"]))
 
     def reason(self, start: ListStart, before: float) -> str:
         """Why it listed; `before` is its previous list, of whatever life. Empty: for no reason."""
@@ -105,16 +105,16 @@ class _Evidence:
             ((t, n) for t, n in self._numbers[start.cluster] if t <= now), default=(0.0, 0)
         )
         lost = max((t for t in self._losses if t <= now), default=0.0)
-        held = [
+        epochs = [
             epoch
             for t, n, epoch in self._checkpoints[place]
             if lost < t <= start.at - _SLACK_SECONDS and n == number
         ]
-        if not held:
+        if not epochs:
             return "no checkpoint"
         if start.at - moved < _HEARD_SECONDS:
             return "another number"
-        if any(t <= now and least > max(held) for t, least in self._resyncs[place]):
+        if any(t <= now and least > max(epochs) for t, least in self._resyncs[place]):
             return "resync"
         # Its list looks like any other; one that was claimed and is not complete runs.
         audits = self._audits[place]
@@ -200,7 +200,7 @@ def check_alarms(records: Records) -> Iterator[Violation]:
     for message in records.stream:
         if message["type"] != "other":
             numbers[message["cluster"]].add(message["number"])
-    for cluster, found in numbers.items():
-        if len(found) > 1 + restores[cluster]:
-            text = f"{cluster}: {len(found)} incarnations, {restores[cluster]} restores"
+    for cluster, incarnations in numbers.items():
+        if len(incarnations) > 1 + restores[cluster]:
+            text = f"{cluster}: {len(incarnations)} incarnations, {restores[cluster]} restores"
             yield Violation("false-alarm", text)

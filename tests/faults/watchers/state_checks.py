@@ -57,8 +57,8 @@ class Fold:
 
     def _is_outdated(self, row: tuple[Place, str], message: Json) -> bool:
         """Whether it says nothing new; the mark of a listed object is raised in any case."""
-        version, held = _version(message), self.rows.get(row)
-        is_held = held is not None and held[3]
+        version, stored = _version(message), self.rows.get(row)
+        is_held = stored is not None and stored[3]
         floor = self.floors.get(row[0], (0,))
         if message["type"] == "listed":
             list_version = _rank(message)[:2]
@@ -66,12 +66,12 @@ class Fold:
                 return True
             self.marks[row] = max(self.marks.get(row, (0,)), _rank(message))
             # A later list that holds the object disproves its deletion, however old the object is.
-            is_disproved = held is not None and not is_held and list_version > held[0]
-            return held is not None and version <= held[0] and not is_disproved
-        if held is None or not is_held:
-            return version <= max(floor, held[0] if held is not None else (0,))
+            is_disproved = stored is not None and not is_held and list_version > stored[0]
+            return stored is not None and version <= stored[0] and not is_disproved
+        if stored is None or not is_held:
+            return version <= max(floor, stored[0] if stored is not None else (0,))
         is_refuted = message["type"] == "deleted" and version < self.marks.get(row, (0,))[:2]
-        return version <= held[0] or is_refuted
+        return version <= stored[0] or is_refuted
 
     def _end(self, place: Place, end: Json) -> None:
         floor = (end["number"], version_key(end["rank"][0]))
@@ -84,11 +84,11 @@ class Fold:
                 self.rows[row] = (floor, uid, rv, False)
 
     def live(self) -> dict[Place, Live]:
-        found: dict[Place, Live] = defaultdict(dict)
+        by_place: dict[Place, Live] = defaultdict(dict)
         for (place, key), (_, uid, rv, is_alive) in self.rows.items():
             if is_alive:
-                found[place][key] = (uid, rv)
-        return found
+                by_place[place][key] = (uid, rv)
+        return by_place
 
 
 def _version(message: Json) -> Any:
@@ -114,22 +114,27 @@ def check_snapshot(records: Records) -> Iterator[Violation]:
 
 
 def differences(
-    what: str, final: dict[Place, Live], found: dict[Place, Live]
+    subject: str, final: dict[Place, Live], actual: dict[Place, Live]
 ) -> Iterator[Violation]:
     """Yield the objects that are lost, extra or outdated in one view of the clusters, by place."""
-    for place in sorted({*final, *found}):
-        truth, seen = final.get(place, {}), found.get(place, {})
+    for place in sorted({*final, *actual}):
+        truth, live_objects = final.get(place, {}), actual.get(place, {})
         groups = {
-            "lost": truth.keys() - seen.keys(),
-            "extra": seen.keys() - truth.keys(),
-            "old": {key for key in truth.keys() & seen.keys() if truth[key] != seen[key]},
+            "lost": truth.keys() - live_objects.keys(),
+            "extra": live_objects.keys() - truth.keys(),
+            "old": {
+                key for key in truth.keys() & live_objects.keys() if truth[key] != live_objects[key]
+            },
         }
         for kind, names in groups.items():
             if names:
                 where = " ".join(place)
-                shown = [f"{n!r} {truth.get(n)} {seen.get(n)}" for n in sorted(names)[:_SHOWN]]
+                examples = [
+                    f"{n!r} {truth.get(n)} {live_objects.get(n)}" for n in sorted(names)[:_SHOWN]
+                ]
                 yield Violation(
-                    f"{what}-{kind}", f"{where}: {len(names)} objects, like {'; '.join(shown)}"
+                    f"{subject}-{kind}",
+                    f"{where}: {len(names)} objects, like {'; '.join(examples)}",
                 )
 
 
@@ -179,8 +184,8 @@ def check_deletions_sent(records: Records) -> Iterator[Violation]:
         ]
         missing = [c for c in gone if c["uid"] not in deleted]
         if missing:
-            shown = [f"{c['resource']} {c['name']!r} at {c['rv']}" for c in missing[:_SHOWN]]
-            text = f"{cluster}: {len(missing)} of {len(gone)} deletions, like {shown}"
+            examples = [f"{c['resource']} {c['name']!r} at {c['rv']}" for c in missing[:_SHOWN]]
+            text = f"{cluster}: {len(missing)} of {len(gone)} deletions, like {examples}"
             yield Violation("deletion-missing", text)
 
 
@@ -209,18 +214,18 @@ def check_rows(records: Records) -> Iterator[Violation]:
 
     Unless the store is lost in between: what is sent again there begins with older versions.
     """
-    held: dict[tuple[str, str, str], tuple[int, Any]] = {}
+    versions: dict[tuple[str, str, str], tuple[int, Any]] = {}
     fallen: list[str] = []
     losses = [line["t"] for line in records.all_log if line.get("fault") == STORE_LOST]
     for at, cluster, resource, key, _uid, rv, number, _state in records.rows:
         if losses and losses[0] <= at:
-            held.clear()
+            versions.clear()
             losses = [loss for loss in losses if loss > at]
         version = (int(number), version_key(rv))
-        before = held.get((cluster, resource, key))
+        before = versions.get((cluster, resource, key))
         if before is not None and version < before:
             fallen.append(f"{cluster} {resource} {key!r}: {before} then {version}")
-        held[cluster, resource, key] = version
+        versions[cluster, resource, key] = version
     if fallen:
         yield Violation("row-fell", f"{len(fallen)} rows, like {fallen[:_SHOWN]}")
 

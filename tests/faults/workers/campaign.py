@@ -148,7 +148,7 @@ async def _break(scene: WorkerScene, plan: WorkerPlan) -> None:
     chosen = random.sample(WORKER_KILLS, len(WORKER_KILLS))
     weights = [kill.weight for kill in WORKER_KILLS]
     chosen += random.choices(WORKER_KILLS, weights, k=max(0, plan.kills - len(chosen)))
-    faults = [one for one in STORE_FAULTS if not plan.faults or one.name in plan.faults]
+    faults = [fault for fault in STORE_FAULTS if not plan.faults or fault.name in plan.faults]
     async with beside(pauses=pause_workers(scene), stores=break_stores(scene, faults)):
         for kill in chosen[: plan.kills]:
             await kill_worker(scene, kill, plan.pace)
@@ -220,23 +220,23 @@ async def _agrees(fleet: WorkerFleet, bus: Bus, folder: Path) -> bool:
 
 async def _is_read(bus: Bus) -> bool:
     """Whether the controller has acknowledged all there is."""
-    found = [await consumer_info(bus, f"{CONTROLLER}-{letter}") for letter in "ab"]
-    known = [info for info in found if info is not None]
-    return bool(known) and all(
-        info["num_pending"] == 0 and info["num_ack_pending"] == 0 for info in known
+    infos = [await consumer_info(bus, f"{CONTROLLER}-{letter}") for letter in "ab"]
+    present_infos = [info for info in infos if info is not None]
+    return bool(present_infos) and all(
+        info["num_pending"] == 0 and info["num_ack_pending"] == 0 for info in present_infos
     )
 
 
 async def _queue(fleet: WorkerFleet) -> dict[str, int]:
     """Return how many keys are in each part of the queue."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     async with Redis.from_url(fleet.valkey.url) as redis:
-        for part in _QUEUE:
-            key = keys.queue(CONTROLLER, part)
+        for suffix in _QUEUE:
+            key = keys.queue(CONTROLLER, suffix)
             kind = cast("bytes", await cast("Any", redis.type(key)))
             count = redis.zcard if kind == b"zset" else redis.hlen
-            found[part] = 0 if kind == b"none" else await cast("Any", count(key))
-    return found
+            counts[suffix] = 0 if kind == b"none" else await cast("Any", count(key))
+    return counts
 
 
 # --- beside -----------------------------------------------------------------------------------
@@ -274,12 +274,12 @@ async def _feel_store(fleet: WorkerFleet) -> None:
     redis = Redis.from_url(fleet.valkey.url, retry=Retry(NoBackoff(), 0))
     try:
         while True:
-            asked = time.time()
+            began = time.time()
             with suppress(RedisError, OSError):
                 await cast("Any", redis.ping())
             answered = time.time()
-            if answered - asked > _SLOW_SECONDS:
-                for phase, at in (("begin", asked), ("end", answered)):
+            if answered - began > _SLOW_SECONDS:
+                for phase, at in (("begin", began), ("end", answered)):
                     line = {"t": at, "kind": "fault", "fault": SLOW_STORE, "phase": phase}
                     fleet.log.append(line)
             await asyncio.sleep(_PULSE_SECONDS)

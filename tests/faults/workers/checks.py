@@ -31,18 +31,18 @@ _BACK: Final = 1.0
 """Slack in seconds: a worker logs a lease that was lost during a pause only after it resumes."""
 
 
-def _some(rule: str, found: Sequence[str]) -> Iterator[Violation]:
-    if found:
-        yield Violation(rule, f"{len(found)}, like {'; '.join(found[:_SHOWN])}")
+def _some(rule: str, examples: Sequence[str]) -> Iterator[Violation]:
+    if examples:
+        yield Violation(rule, f"{len(examples)}, like {'; '.join(examples[:_SHOWN])}")
 
 
 def check_last_changes(records: WorkerRecords) -> Iterator[Violation]:
     """I2: a run that ended well has read the last change of every object, or its absence."""
-    seen: dict[str, set[str]] = defaultdict(set)
+    versions_read: dict[str, set[str]] = defaultdict(set)
     absent: dict[str, float] = defaultdict(float)
     for run in records.runs:
         if run.is_success and run.read:
-            seen[run.key].add(run.read)
+            versions_read[run.key].add(run.read)
         elif run.is_success and run.read is not None:
             absent[run.key] = max(absent[run.key], run.read_at)
     missed: dict[str, list[str]] = defaultdict(list)
@@ -50,10 +50,10 @@ def check_last_changes(records: WorkerRecords) -> Iterator[Violation]:
         if change["type"] == "DELETED":
             if absent[key] < change["t"] - _TICK:
                 missed["lost-deletion"].append(f"{key} {change}")
-        elif change["rv"] not in seen[key]:
+        elif change["rv"] not in versions_read[key]:
             missed["lost-change"].append(f"{key} {change}")
-    for rule, found in missed.items():
-        yield from _some(rule, found)
+    for rule, examples in missed.items():
+        yield from _some(rule, examples)
 
 
 def check_effects(records: WorkerRecords) -> Iterator[Violation]:
@@ -64,7 +64,9 @@ def check_effects(records: WorkerRecords) -> Iterator[Violation]:
     """
     late: list[str] = []
     for key, runs in records.by_key().items():
-        acts = sorted((t, run.taken, asked, run) for run in runs for _, asked, t in run.acts)
+        acts = sorted(
+            (t, run.taken, requested, run) for run in runs for _, requested, t in run.acts
+        )
         newest = 0.0
         for t, taken, asked, run in acts:
             if taken < newest and not records.stops[run.worker].meets(asked, t):
@@ -101,7 +103,7 @@ def check_losses(records: WorkerRecords) -> Iterator[Violation]:
     Nor does who blocks its loop, but for what was taken just then: the answer is read too late.
     An end that is refused when its run is over is none: the run is repeated, and nobody overlaps.
     """
-    found = [
+    losses = [
         f"{worker} at {t:.2f}: {line['reason']}"
         for worker, t, line in records.lines("lease_lost")
         if "reason" in line
@@ -109,7 +111,7 @@ def check_losses(records: WorkerRecords) -> Iterator[Violation]:
         and not records.blocks[worker].meets(t - _BACK, t)
         and not records.store_faults.meets(t - _AFTER_STORE, t)
     ]
-    yield from _some("lease-lost", found)
+    yield from _some("lease-lost", losses)
 
 
 def check_early(records: WorkerRecords) -> Iterator[Violation]:
@@ -163,8 +165,8 @@ def accepted(records: WorkerRecords) -> list[Json]:
 def key_of(write: Json) -> str:
     """The key of the run that writes this object of the target."""
     *_, namespace, _, name = write["path"].split("/")
-    cluster, _, rest = name.partition(".")
-    return f"{cluster}/{namespace}/{rest}"
+    cluster, _, tail = name.partition(".")
+    return f"{cluster}/{namespace}/{tail}"
 
 
 # --- the queue ----------------------------------------------------------------------------------
@@ -172,7 +174,7 @@ def key_of(write: Json) -> str:
 
 def check_queue(records: WorkerRecords) -> Iterator[Violation]:
     """Q2: nothing is left when all is done."""
-    if left := {part: count for part, count in records.queue.items() if count}:
+    if left := {queue_part: count for queue_part, count in records.queue.items() if count}:
         yield Violation("queue-left", str(left))
 
 
@@ -241,8 +243,8 @@ def check_refusals(records: WorkerRecords) -> Iterator[Violation]:
 
 def check_behind(records: WorkerRecords) -> Iterator[Violation]:
     """P9: what wakes a worker is in the snapshot before."""
-    found = [f"{worker} at {t:.2f}" for worker, t, _ in records.lines("snapshot_behind")]
-    yield from _some("snapshot-behind", found)
+    entries = [f"{worker} at {t:.2f}" for worker, t, _ in records.lines("snapshot_behind")]
+    yield from _some("snapshot-behind", entries)
 
 
 def check_share(records: WorkerRecords) -> Iterator[Violation]:
@@ -256,8 +258,8 @@ def runs_per_event(records: WorkerRecords) -> float:
     counted."""
     began = records.meta["began"]
     runs = [run for run in records.runs if run.begin >= began]
-    wanted = sum(run.outcome == "again" or run.is_failure for run in runs)
-    return (len(runs) - wanted) / max(1, sum(t >= began for t in records.commits))
+    repeated = sum(run.outcome == "again" or run.is_failure for run in runs)
+    return (len(runs) - repeated) / max(1, sum(t >= began for t in records.commits))
 
 
 def check_memory(records: WorkerRecords) -> Iterator[Violation]:
@@ -293,8 +295,8 @@ def _is_starting(records: WorkerRecords, process: str, at: float) -> bool:
 
 def check_deletes(records: WorkerRecords) -> Iterator[Violation]:
     """I5: nobody deletes anything on the target."""
-    found = [f"{write['agent']} {write['path']}" for write in records.writes if _deletes(write)]
-    yield from _some("deleted-on-target", found)
+    deletes = [f"{write['agent']} {write['path']}" for write in records.writes if _deletes(write)]
+    yield from _some("deleted-on-target", deletes)
 
 
 def _deletes(write: Json) -> bool:

@@ -24,9 +24,9 @@ _ANSWER_SECONDS: Final = 0.001
 def _before(armed: Armed, owner: type, method: str, point: str) -> None:
     inner: Callable[..., Awaitable[Any]] = getattr(owner, method)
 
-    async def wrapped(*given: Any, **more: Any) -> Any:
+    async def wrapped(*arguments: Any, **more: Any) -> Any:
         armed.reach(point)
-        return await inner(*given, **more)
+        return await inner(*arguments, **more)
 
     setattr(owner, method, wrapped)
 
@@ -35,8 +35,8 @@ def _after(armed: Armed, owner: type, method: str, point: str) -> None:
     """Only when there was something to do: an empty take is no point."""
     inner: Callable[..., Awaitable[Any]] = getattr(owner, method)
 
-    async def wrapped(*given: Any, **more: Any) -> Any:
-        answer = await inner(*given, **more)
+    async def wrapped(*arguments: Any, **more: Any) -> Any:
+        answer = await inner(*arguments, **more)
         if answer != [] or method != "take":
             armed.reach(point)
         return answer
@@ -47,10 +47,10 @@ def _after(armed: Armed, owner: type, method: str, point: str) -> None:
 def _while_taking(armed: Armed) -> None:
     inner = RedisQueue.take
 
-    async def wrapped(self: RedisQueue, *given: Any, **more: Any) -> Any:
+    async def wrapped(self: RedisQueue, *arguments: Any, **more: Any) -> Any:
         if armed.is_at("take-sent"):
             asyncio.get_running_loop().call_later(_ANSWER_SECONDS, die)
-        return await inner(self, *given, **more)
+        return await inner(self, *arguments, **more)
 
     RedisQueue.take = wrapped
 

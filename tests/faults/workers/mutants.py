@@ -41,12 +41,12 @@ def _edit(old: str, new: str, *, only: Sequence[str] = ()) -> None:
 
     @cache
     def edited(name: str) -> scripts.Script:
-        found = load(name)
+        script = load(name)
         if only and name not in only:
-            return found
-        if old not in found.text:
+            return script
+        if old not in script.text:
             raise LookupError(f"{old!r} is not in {name}.lua")
-        text = found.text.replace(old, new)
+        text = script.text.replace(old, new)
         digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
         return scripts.Script(text, digest)
 
@@ -63,8 +63,8 @@ def lease_never_extended() -> None:
 
     def confirm(self: Heartbeat, leases: list[Lease]) -> None:
         for lease in leases:
-            if held := self._watched.get((lease.request, lease.fence)):
-                held.confirmed_until = time.monotonic() + 3600
+            if watched := self._watched.get((lease.request, lease.fence)):
+                watched.confirmed_until = time.monotonic() + 3600
 
     Heartbeat._extend = confirm
 
@@ -74,8 +74,8 @@ def ack_before_enqueue() -> None:
     inner = Consumer._handle_until_done
 
     async def early(self: Consumer, batch: Sequence[Buffered]) -> AbstractSet[int]:
-        for one in batch:
-            await self._publish(one.reply, b"")
+        for buffered in batch:
+            await self._publish(buffered.reply, b"")
         with contextlib.suppress(nats.errors.Error):  # it stands still
             await self._nats.flush()  # the server has it
         return await inner(self, batch)

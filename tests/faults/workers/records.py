@@ -160,7 +160,7 @@ class WorkerRecords:
         }
 
     def _spans(self, faults: Iterable[str], process: str = "") -> list[tuple[float, float]]:
-        found: list[tuple[float, float]] = []
+        spans: list[tuple[float, float]] = []
         open_: dict[tuple[str, str], float] = {}
         for line in self.log:
             if line["kind"] != "fault" or line["fault"] not in faults:
@@ -171,8 +171,8 @@ class WorkerRecords:
             if line["phase"] == "begin":
                 open_[place] = line["t"]
             else:
-                found.append((open_.pop(place), line["t"]))
-        return found + [(begin, float("inf")) for begin in open_.values()]
+                spans.append((open_.pop(place), line["t"]))
+        return spans + [(begin, float("inf")) for begin in open_.values()]
 
     def by_key(self) -> dict[str, list[WorkerRun]]:
         """The runs of each key, in the order of their fences."""
@@ -236,10 +236,10 @@ def read_worker_records(folder: Path) -> WorkerRecords:
 
 def _whole_lines(path: Path) -> Sequence[Any]:
     """A worker may be killed in the middle of a write."""
-    found: list[Any] = []
+    lines: list[Any] = []
     for line in path.read_bytes().splitlines():
         try:
-            found.append(orjson.loads(line))
+            lines.append(orjson.loads(line))
         except orjson.JSONDecodeError:
             continue
-    return found
+    return lines

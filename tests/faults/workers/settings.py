@@ -55,8 +55,8 @@ WORKER: Final = {"FLEETBUS_RECONCILER_PROJECTOR": "false"}
 
 def writes_target(key: str) -> bool:
     """Whether a run for this key, `<cluster>/<namespace>/<name>`, writes to the target too."""
-    cluster, _, rest = key.partition("/")
-    name = rest.rpartition("/")[2]
+    cluster, _, tail = key.partition("/")
+    name = tail.rpartition("/")[2]
     return not name.startswith("large-") and sum(f"{cluster}{name}".encode()) % TARGET_SHARE == 0
 
 

@@ -86,21 +86,21 @@ class Page:
             "fence": lease.fence,
         }
 
-    def note(self, what: str, **more: Any) -> None:
+    def note(self, event: str, **more: Any) -> None:
         """Whoever has the lease now."""
-        line = {"t": time.time(), "what": what, **self._common, **more}
+        line = {"t": time.time(), "what": event, **self._common, **more}
         os.write(self._file, orjson.dumps(line) + b"\n")
 
-    def act(self, what: str, **more: Any) -> None:
+    def act(self, event: str, **more: Any) -> None:
         """A side effect: only while the lease is ours.
 
         Raises:
             LeaseLostError: it may not be.
         """
-        asked = time.time()
+        began = time.time()
         if current := current_run():
             current.require_lease()
-        self.note(what, asked=asked, **more)
+        self.note(event, asked=began, **more)
 
 
 def note_starvation(file: int, worker: str) -> None:
@@ -159,8 +159,8 @@ class Actor:
         if page.key == POISON:
             self._perhaps_die()
         source = fleet.cluster(request.cluster)
-        found = await source.get(CONFIG_MAPS, request.namespace, request.name)
-        version = found["metadata"]["resourceVersion"] if found else ""
+        source_map = await source.get(CONFIG_MAPS, request.namespace, request.name)
+        version = source_map["metadata"]["resourceVersion"] if source_map else ""
         page.act("read", rv=version)
         await self._dawdle(page)
         self._armed.reach(IN_RECONCILE)
@@ -190,14 +190,14 @@ class Actor:
         """To the target, if nobody has since we looked (R4); its log has the fence as manager."""
         target = fleet.cluster(TARGET)
         name = f"{request.cluster}.{request.name}"
-        held = await target.live.get(CONFIG_MAPS, request.namespace, name)
-        if held is None:
+        live = await target.live.get(CONFIG_MAPS, request.namespace, name)
+        if live is None:
             raise InjectedError(f"{name} is not in the target")
         page.note("sends")
         metadata = {
             "name": name,
             "namespace": request.namespace,
-            "resourceVersion": held["metadata"]["resourceVersion"],
+            "resourceVersion": live["metadata"]["resourceVersion"],
         }
         fence = _lease.get().fence
         body = {

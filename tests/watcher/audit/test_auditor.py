@@ -35,8 +35,8 @@ ROOM = 1_000_000
 
 
 async def pages(rig: Rig) -> list[AuditPage]:
-    found = [stored.message for stored in await rig.stored()]
-    return [message for message in found if isinstance(message, AuditPage)]
+    messages = [stored.message for stored in await rig.stored()]
+    return [message for message in messages if isinstance(message, AuditPage)]
 
 
 async def audits(rig: Rig) -> list[list[AuditPage]]:
@@ -44,27 +44,27 @@ async def audits(rig: Rig) -> list[list[AuditPage]]:
     by_rank: dict[Any, dict[int, AuditPage]] = {}
     for page in await pages(rig):
         by_rank.setdefault(page.epoch, {})[page.page] = page
-    whole = [[found[n] for n in sorted(found)] for found in by_rank.values()]
-    return [found for found in whole if found[-1].last and len(found) == found[-1].page + 1]
+    complete = [[numbered[n] for n in sorted(numbered)] for numbered in by_rank.values()]
+    return [audit for audit in complete if audit[-1].last and len(audit) == audit[-1].page + 1]
 
 
 async def test_w18_an_audit_tells_the_identity_of_every_object_and_nothing_else(rig: Rig):
     for number in range(7):
         rig.write(f"a{number}")
     async with rig.watching(**OFTEN, page_size=3):
-        found = (await eventually(lambda: audits(rig)))[0]
+        first_audit = (await eventually(lambda: audits(rig)))[0]
         end = (await rig.ends())[-1]
     truth = rig.cluster.list("v1/configmaps")
-    wanted = [
+    expected = [
         ("default", o["metadata"]["name"], o["metadata"]["uid"], o["metadata"]["resourceVersion"])
         for o in sorted(truth, key=lambda o: o["metadata"]["name"])
     ]
-    assert [item for page in found for item in page.items] == wanted
-    assert found[0].incarnation == end.incarnation
-    assert int(found[0].epoch.resource_version) >= max(int(rv) for *_, rv in wanted)
-    asked = [r for r in rig.requests("list") if "PartialObjectMetadataList" in r.accept]
-    assert [r.query.get("resourceVersion") for r in asked] == [None] * len(asked)
-    assert [r.query["limit"] for r in asked[:3]] == ["3"] * 3
+    assert [item for page in first_audit for item in page.items] == expected
+    assert first_audit[0].incarnation == end.incarnation
+    assert int(first_audit[0].epoch.resource_version) >= max(int(rv) for *_, rv in expected)
+    requests = [r for r in rig.requests("list") if "PartialObjectMetadataList" in r.accept]
+    assert [r.query.get("resourceVersion") for r in requests] == [None] * len(requests)
+    assert [r.query["limit"] for r in requests[:3]] == ["3"] * 3
 
 
 async def test_w18_audits_come_again_and_again_within_their_interval(rig: Rig):
@@ -175,8 +175,8 @@ async def test_w2_w18_an_audit_that_expires_is_repeated_with_larger_pages(rig: R
         await request_audit(rig.bus, rig.kv, "alpha")
         await eventually(lambda: has_audits(rig, 1))
         assert len({page.epoch.id for page in await pages(rig)}) == 1
-    asked = [r.query["limit"] for r in rig.requests("list") if "Metadata" in r.accept]
-    assert asked == ["2", "2", "8"]
+    limits = [r.query["limit"] for r in rig.requests("list") if "Metadata" in r.accept]
+    assert limits == ["2", "2", "8"]
 
 
 async def test_w18_where_metadata_alone_is_refused_whole_objects_are_read(rig: Rig):
@@ -207,13 +207,13 @@ def test_w18_pages_join_without_a_gap_and_stay_below_the_limit():
     items = sorted([("ns", name, "u", "1") for name in names], key=lambda i: i[1].encode())
     paginator = Paginator(max_body=20_000)
     parts = [*paginator.add(items), paginator.end()]
-    assert [item for part in parts for item in part.items] == items
-    assert [part.number for part in parts] == list(range(len(parts)))
-    assert [part.is_last for part in parts] == [False] * (len(parts) - 1) + [True]
+    assert [item for each_part in parts for item in each_part.items] == items
+    assert [each_part.number for each_part in parts] == list(range(len(parts)))
+    assert [each_part.is_last for each_part in parts] == [False] * (len(parts) - 1) + [True]
     assert parts[0].after is None
-    for before, part in itertools.pairwise(parts):
-        assert part.after == before.items[-1][:2]
-        assert len(msgspec.msgpack.encode(part.items)) < 20_000
+    for before, page in itertools.pairwise(parts):
+        assert page.after == before.items[-1][:2]
+        assert len(msgspec.msgpack.encode(page.items)) < 20_000
 
 
 def test_w14_w18_an_audit_of_many_objects_holds_no_more_than_a_page():

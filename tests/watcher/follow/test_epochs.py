@@ -160,14 +160,14 @@ async def test_w20_a_resync_request_is_followed_at_once_and_only_once(rig: Rig):
     rig.write("a")
     async with rig.watching():
         first = (await rig.ends())[0]
-        wanted = ResyncRequest(min_epoch=first.epoch.id + 1_000_000, reason="test")
-        await request_resync(rig.bus, rig.kv, "alpha", _CONFIG_MAPS, wanted)
+        request = ResyncRequest(min_epoch=first.epoch.id + 1_000_000, reason="test")
+        await request_resync(rig.bus, rig.kv, "alpha", _CONFIG_MAPS, request)
         await eventually(lambda: _count(rig, 2))
-        await request_resync(rig.bus, rig.kv, "alpha", _CONFIG_MAPS, wanted)
+        await request_resync(rig.bus, rig.kv, "alpha", _CONFIG_MAPS, request)
         await asyncio.sleep(0.2)
         ends = await rig.ends()
     assert len(ends) == 2
-    assert ends[1].epoch.id >= wanted.min_epoch
+    assert ends[1].epoch.id >= request.min_epoch
 
 
 async def test_w20_a_resync_request_written_while_the_watcher_was_down_is_followed(rig: Rig):
@@ -175,8 +175,8 @@ async def test_w20_a_resync_request_written_while_the_watcher_was_down_is_follow
     async with rig.watching():
         first = (await rig.ends())[0]
         await eventually(rig.checkpoint)
-    wanted = ResyncRequest(min_epoch=first.epoch.id + 1, epoch=first.epoch.id + 5)
-    await request_resync(rig.bus, rig.kv, "alpha", _CONFIG_MAPS, wanted)
+    request = ResyncRequest(min_epoch=first.epoch.id + 1, epoch=first.epoch.id + 5)
+    await request_resync(rig.bus, rig.kv, "alpha", _CONFIG_MAPS, request)
     async with rig.watching():
         ends = await rig.ends()
     assert ends[1].epoch.id > first.epoch.id + 5

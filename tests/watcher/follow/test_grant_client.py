@@ -106,8 +106,8 @@ async def test_w7_the_next_ask_says_how_large_the_last_epoch_was(rig: Rig):
     first = (await eventually(rig.ends))[0]
     stored = (await call_jetstream(rig.bus, f"STREAM.INFO.{STREAM}"))["state"]["bytes"]
     await asker.leave()
-    wanted = ResyncRequest(min_epoch=first.epoch.id + 1)
-    await request_resync(rig.bus, rig.kv, "alpha", parse_resource("v1/configmaps"), wanted)
+    request = ResyncRequest(min_epoch=first.epoch.id + 1)
+    await request_resync(rig.bus, rig.kv, "alpha", parse_resource("v1/configmaps"), request)
     await eventually(asker.is_there)
     ask = await asker.found()
     assert ask is not None

@@ -28,8 +28,8 @@ SOON = timedelta(seconds=15)
 @pytest.fixture
 async def own(tmp_path: Path) -> AsyncGenerator[Rig]:
     """A NATS of its own, which takes messages up to 8 MiB."""
-    async with nats_server(store_dir=tmp_path) as nats, rig_for(nats.url, "hostile") as made:
-        yield made
+    async with nats_server(store_dir=tmp_path) as nats, rig_for(nats.url, "hostile") as opened:
+        yield opened
 
 
 def stored(folder: Path) -> bytes:

@@ -65,8 +65,8 @@ async def test_w22_lists_that_hang_do_not_keep_healthy_clusters_from_theirs():
 
 async def test_w22_a_list_that_is_given_up_while_it_waits_takes_no_turn():
     process, let_go, begun = ProcessLists(1), asyncio.Event(), list[str]()
-    held, given_up = ClusterLists(1, process), ClusterLists(1, process)
-    first = asyncio.create_task(hold(held, let_go, begun, "first"))
+    first_lists, given_up = ClusterLists(1, process), ClusterLists(1, process)
+    first = asyncio.create_task(hold(first_lists, let_go, begun, "first"))
     await settle()
     waiting = asyncio.create_task(hold(given_up, let_go, begun, "waiting"))
     await settle()
@@ -74,7 +74,7 @@ async def test_w22_a_list_that_is_given_up_while_it_waits_takes_no_turn():
     await asyncio.gather(waiting, return_exceptions=True)
     let_go.set()
     await first
-    for lists in (held, given_up):
+    for lists in (first_lists, given_up):
         async with asyncio.timeout(1), lists:
             pass
     assert begun == ["first"]

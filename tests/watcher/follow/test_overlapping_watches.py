@@ -37,8 +37,8 @@ async def start(rig: Rig, *names: str, **settings: Any) -> None:
 async def ask_for_list(rig: Rig) -> None:
     """Ask for one, and wait until the watcher waits for its grant."""
     await Asker(rig.kv, "alpha", "configmaps").leave()
-    wanted = ResyncRequest(min_epoch=(await rig.ends())[-1].epoch.id + 1, reason="test")
-    await request_resync(rig.bus, rig.kv, "alpha", _CONFIG_MAPS, wanted)
+    request = ResyncRequest(min_epoch=(await rig.ends())[-1].epoch.id + 1, reason="test")
+    await request_resync(rig.bus, rig.kv, "alpha", _CONFIG_MAPS, request)
     await eventually(Asker(rig.kv, "alpha", "configmaps").is_there)
 
 
@@ -105,13 +105,13 @@ async def test_w24_an_old_watch_that_lags_tells_what_came_before_the_list(rig: R
     stall = rig.cluster.faults.add(StallWatch(), verb="watch", resource="configmaps")
     await start(rig, "a", "b", silence=timedelta(seconds=3))
     await ask_for_list(rig)
-    held = await rig.checkpoint()
+    checkpoint = await rig.checkpoint()
     rig.remove("a")
     await grant(rig)
     await has_ends(rig, 2)
     assert not await deletions(rig)
     listed_at = int((await rig.ends())[-1].epoch.resource_version)
-    assert (await rig.checkpoint())["resourceVersion"] == held["resourceVersion"]
+    assert (await rig.checkpoint())["resourceVersion"] == checkpoint["resourceVersion"]
     stall.remove()
     await are_published(rig, "a")
     await eventually(lambda: _is_checkpointed(rig, listed_at))
@@ -175,8 +175,8 @@ async def test_w24_without_bookmarks_the_old_watch_ends_after_one_that_began_beh
     await ask_for_list(rig)
     await grant(rig)
     await has_ends(rig, 2)
-    for asked in (2, 4):
-        await eventually(lambda asked=asked: len(rig.requests("watch")) == asked)
+    for count in (2, 4):
+        await eventually(lambda asked=count: len(rig.requests("watch")) == asked)
         await eventually(lambda: rig.cluster.open_watches == 2)
         rig.cluster.close_watches()
     await eventually(lambda: rig.cluster.open_watches == 1)

@@ -136,9 +136,9 @@ async def test_w19_a_server_that_healed_is_asked_once_for_each_watch(rig: Rig):
         before = len(rig.cluster.requests)
         await eventually(lambda: rig.cluster.open_watches == 4)
         await asyncio.sleep(0.3)  # longer than the longest pause here
-        asked = [r for r in list(rig.cluster.requests)[before:] if r.path.endswith(resources)]
+        requests = [r for r in list(rig.cluster.requests)[before:] if r.path.endswith(resources)]
         # Without the fault it would have been a probe and a watch for each.
-        assert len(asked) <= 2 * 8
+        assert len(requests) <= 2 * 8
         assert [len(rig.requests("list", plural)) for plural in resources] == [1, 1, 1, 1]
 
 
@@ -264,9 +264,9 @@ async def small_bus(tmp_path: Path) -> AsyncGenerator[Rig]:
     """A NATS that takes messages up to 256 KiB."""
     async with (
         nats_server(store_dir=tmp_path, max_payload=256 * 1024) as server,
-        rig_for(server.url) as made,
+        rig_for(server.url) as opened,
     ):
-        yield made
+        yield opened
 
 
 async def test_b11_an_object_over_the_limit_goes_without_its_body_and_counts(small_bus: Rig):

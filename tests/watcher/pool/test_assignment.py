@@ -115,10 +115,10 @@ def test_w22_without_members_nobody_owns_anything():
 def test_w22_what_a_member_does_about_a_cluster(
     holder: str | None, is_held: bool, assigned: str | None, is_running: bool, step: Step
 ):
-    found = next_step(
+    decided = next_step(
         "me", holder=holder, is_held=is_held, assigned=assigned, is_running=is_running
     )
-    assert found is step
+    assert decided is step
 
 
 # --- live members-----------------------------------------------------------------------------

@@ -29,9 +29,9 @@ FAILING = "c0"
 @pytest.fixture
 async def rig(nats_url: str, tmp_path: Path) -> AsyncGenerator[PoolRig]:
     """Six clusters in the fleet, and no member yet."""
-    async with pool_rig(nats_url, tmp_path, *NAMES) as made:
-        made.join(*NAMES)
-        yield made
+    async with pool_rig(nats_url, tmp_path, *NAMES) as opened:
+        opened.join(*NAMES)
+        yield opened
 
 
 def series_of(cluster: str) -> set[str]:
@@ -45,8 +45,8 @@ def series_of(cluster: str) -> set[str]:
 
 
 def moves() -> float:
-    found = (f for f in REGISTRY.collect() if f.name == "fleetbus_watcher_pool_moves")
-    return sum(s.value for f in found for s in f.samples if s.name.endswith("_total"))
+    families = (f for f in REGISTRY.collect() if f.name == "fleetbus_watcher_pool_moves")
+    return sum(s.value for f in families for s in f.samples if s.name.endswith("_total"))
 
 
 # --- members ----------------------------------------------------------------------------------
@@ -353,8 +353,8 @@ async def test_w25_a_pool_and_a_watcher_of_one_cluster_may_have_one_name(rig: Po
 
 
 def _losses() -> float:
-    found = (f for f in REGISTRY.collect() if f.name == "fleetbus_watcher_alarms")
-    alarms = (s for f in found for s in f.samples if s.name.endswith("_total"))
+    families = (f for f in REGISTRY.collect() if f.name == "fleetbus_watcher_alarms")
+    alarms = (s for f in families for s in f.samples if s.name.endswith("_total"))
     return sum(s.value for s in alarms if s.labels["alarm"] == "events_lost")
 
 

@@ -25,8 +25,8 @@ from support.servers.restricted_nats import restricted_server
 
 async def changes_and_published(rig: Rig) -> tuple[set[tuple[str, str]], list[tuple[str, str]]]:
     published = [(event.name, event.resource_version) for event in await rig.events()]
-    found = [c for c in rig.cluster.history if c.resource == "configmaps"]
-    return {(c.name, str(c.rv)) for c in found}, published
+    commits = [c for c in rig.cluster.history if c.resource == "configmaps"]
+    return {(c.name, str(c.rv)) for c in commits}, published
 
 
 async def is_all_reported(rig: Rig) -> bool:

@@ -140,11 +140,11 @@ async def test_w23_a_lost_bucket_costs_a_new_number_and_a_new_epoch(rig: Rig):
 
 
 async def test_w23_a_number_that_the_projector_has_seen_is_never_undercut(rig: Rig):
-    seen = int(time.time() * 1000) + 10_000_000
-    wanted = {"minEpoch": 1, "incarnation": seen}
-    await rig.kv.put("_hub.alpha.resync.core.configmaps", json.dumps(wanted).encode())
+    number = int(time.time() * 1000) + 10_000_000
+    request = {"minEpoch": 1, "incarnation": number}
+    await rig.kv.put("_hub.alpha.resync.core.configmaps", json.dumps(request).encode())
     async with rig.watching():
-        assert (await rig.ends())[0].incarnation.number == seen + 1
+        assert (await rig.ends())[0].incarnation.number == number + 1
 
 
 @pytest.mark.full  # CI runs the cut of `make faults`
@@ -347,8 +347,8 @@ async def _has_ends(rig: Rig, number: int) -> bool:
 
 
 async def _has_live(rig: Rig, number: int) -> bool:
-    found = [m.message for m in await rig.stored()]
-    return sum(isinstance(m, Event) and m.verb == "modified" for m in found) >= number
+    messages = [m.message for m in await rig.stored()]
+    return sum(isinstance(m, Event) and m.verb == "modified" for m in messages) >= number
 
 
 async def _is_recorded(rig: Rig, incarnation: dict[str, Any]) -> bool:

@@ -27,9 +27,9 @@ async def rig(tmp_path: Path) -> AsyncGenerator[Rig]:
     """On a NATS as most run it."""
     async with (
         nats_server(store_dir=tmp_path / "nats", max_payload=1024**2) as server,
-        rig_for(server.url) as made,
+        rig_for(server.url) as opened,
     ):
-        yield made
+        yield opened
 
 
 def failing(number: int, message: str = "forbidden: " + "x" * 800) -> ResourceStatus:
@@ -47,7 +47,7 @@ def failing(number: int, message: str = "forbidden: " + "x" * 800) -> ResourceSt
 
 
 def beat(*resources: ResourceStatus, **fields: Any) -> Heartbeat:
-    given: dict[str, Any] = {"connected": True, "watch_set": WatchSet(all=True), **fields}
+    fields_given: dict[str, Any] = {"connected": True, "watch_set": WatchSet(all=True), **fields}
     return Heartbeat(
         cluster="alpha",
         replica="r1",
@@ -55,7 +55,7 @@ def beat(*resources: ResourceStatus, **fields: Any) -> Heartbeat:
         incarnation=Incarnation(1, "u"),
         resources=list(resources),
         observed_at="2026-01-01T00:00:00.000000Z",
-        **given,
+        **fields_given,
     )
 
 
@@ -104,11 +104,11 @@ def test_p6_a_heartbeat_that_leaves_scopes_out_proves_nothing_of_them():
 
 def test_w9_every_size_fits_and_nothing_is_left_out_without_need():
     reported = beat(*map(failing, range(20)))
-    whole = len(codec.encode(reported))
-    for room in range(2_000, whole, 97):
+    full_size = len(codec.encode(reported))
+    for room in range(2_000, full_size, 97):
         fitted = fit(reported, room)
         assert room - 1_200 < len(codec.encode(fitted)) <= room
-    assert fit(reported, whole) is reported
+    assert fit(reported, full_size) is reported
 
 
 @pytest.mark.parametrize(

@@ -44,30 +44,30 @@ class Replica:
     async def _answer(self, message: Msg) -> None:
         stream = self._client.jetstream()
         try:
-            found = await stream.get_last_msg(STREAM, SUBJECT)
+            message_stored = await stream.get_last_msg(STREAM, SUBJECT)
             if self.lag > 0:
                 self.lag -= 1
-                found = await stream.get_msg(STREAM, (found.seq or 0) - 1)
+                message_stored = await stream.get_msg(STREAM, (message_stored.seq or 0) - 1)
         except NotFoundError:
             await self._client.publish(message.reply, headers={"Status": "404"})
             return
-        head = {"Nats-Sequence": str(found.seq)}
-        await self._client.publish(message.reply, found.data or b"", headers=head)
+        head = {"Nats-Sequence": str(message_stored.seq)}
+        await self._client.publish(message.reply, message_stored.data or b"", headers=head)
 
 
 @pytest.fixture
 async def bus(nats_url: str) -> AsyncGenerator[Bus]:
-    async with connected(nats_url, name="test") as made:
-        yield made
+    async with connected(nats_url, name="test") as client:
+        yield client
 
 
 @pytest.fixture
 async def replica(nats: Client) -> Replica:
     config = {"name": STREAM, "subjects": ["fleetbus.>"], "allow_msg_ttl": True}
     await nats.request(f"$JS.API.STREAM.CREATE.{STREAM}", json.dumps(config).encode())
-    made = Replica(nats)
-    await made.start()
-    return made
+    lagging = Replica(nats)
+    await lagging.start()
+    return lagging
 
 
 @pytest.fixture

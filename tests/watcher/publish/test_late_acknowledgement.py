@@ -25,8 +25,8 @@ BEAT = timedelta(seconds=0.1)
 async def link(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Link]:
     quick = functools.partial(open_window, deadline=timedelta(seconds=0.1))
     monkeypatch.setattr("fleetbus_watcher.main.open_window", quick)
-    async with chaos_link(int(rig.nats_url.rpartition(":")[2])) as made:
-        yield made
+    async with chaos_link(int(rig.nats_url.rpartition(":")[2])) as opened:
+        yield opened
 
 
 async def test_w4_no_checkpoint_passes_an_event_that_is_not_acknowledged(rig: Rig, link: Link):
@@ -59,8 +59,8 @@ async def test_b3_two_lists_inside_the_window_are_both_complete(rig: Rig):
     async with rig.watching():
         config_maps = parse_resource("v1/configmaps")
         first = (await rig.ends())[0].epoch
-        wanted = ResyncRequest(min_epoch=first.id + 1)
-        await request_resync(rig.bus, rig.kv, "alpha", config_maps, wanted)
+        request = ResyncRequest(min_epoch=first.id + 1)
+        await request_resync(rig.bus, rig.kv, "alpha", config_maps, request)
         await eventually(lambda: _has_ends(rig, 2))
         ends = await rig.ends()
         listed = Counter(e.epoch for e in await rig.events() if e.verb is Verb.LISTED)
@@ -79,10 +79,10 @@ async def _hold_one_back(rig: Rig, link: Link) -> None:
 
 
 async def _beats_more(rig: Rig, number: int) -> None:
-    wanted = len(await rig.heartbeats()) + number
+    expected = len(await rig.heartbeats()) + number
 
     async def has_beaten() -> bool:
-        return len(await rig.heartbeats()) >= wanted
+        return len(await rig.heartbeats()) >= expected
 
     await eventually(has_beaten)
 

@@ -41,8 +41,8 @@ async def server(tmp_path: Path) -> AsyncGenerator[NatsServer]:
 
 @pytest.fixture
 async def own(server: NatsServer) -> AsyncGenerator[Rig]:
-    async with rig_for(server.url) as made:
-        yield made
+    async with rig_for(server.url) as opened:
+        yield opened
 
 
 def alarms(alarm: str = "events_lost") -> float:
@@ -412,7 +412,7 @@ async def _is_beyond(rig: Rig, seq: int) -> bool:
 
 
 async def _has_number_above(rig: Rig, number: int) -> bool:
-    return any(found > number for found in await numbers(rig))
+    return any(each_number > number for each_number in await numbers(rig))
 
 
 async def _has_ends(rig: Rig, number: int) -> bool:

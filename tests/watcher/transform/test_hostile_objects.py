@@ -148,34 +148,34 @@ def test_w16_an_error_event_that_cannot_be_read_is_raised_as_one():
 @pytest.mark.parametrize("seed", SEEDS)
 def test_w16_no_damage_to_a_line_costs_more_than_its_event(seed: int):
     random = Random(seed)
-    whole = document("a", "12", data=b'{"secret":"x","gone":[{"a":1}],"b":{"c":[1.0,"\\u00e9"]}}')
-    line = watch_line(whole, b"ADDED")
+    full = document("a", "12", data=b'{"secret":"x","gone":[{"a":1}],"b":{"c":[1.0,"\\u00e9"]}}')
+    line = watch_line(full, b"ADDED")
     fates = dict.fromkeys(Fate, 0)
     for _ in range(500):
         hurt = damaged(random, line)
-        for part in LineSplitter().feed(hurt + b"\n"):
+        for line_part in LineSplitter().feed(hurt + b"\n"):
             for of in ORIGINS:
                 try:
-                    fate = watched(part, of)
+                    fate = watched(line_part, of)
                 except KubeError:
-                    assert b"ERROR" in part
+                    assert b"ERROR" in line_part
                     continue
                 fates[fate] += 1
-                if _is_sound(part):
-                    assert fate is Fate.WHOLE, part
+                if _is_sound(line_part):
+                    assert fate is Fate.WHOLE, line_part
     assert all(fates.values()), fates
 
 
 def _is_sound(line: bytes) -> bool:
     """Whether a strict decoder and the rules of Kubernetes find nothing wrong with it."""
     try:
-        found: Any = orjson.loads(line)
-        metadata = found["object"]["metadata"]
+        event: Any = orjson.loads(line)
+        metadata = event["object"]["metadata"]
         texts = [metadata[field] for field in ("name", "resourceVersion")]
         texts += [metadata.get(field, "") for field in ("namespace", "uid")]
         annotations = metadata.get("annotations", {})
         return (
-            found["type"] in {"ADDED", "MODIFIED", "DELETED"}
+            event["type"] in {"ADDED", "MODIFIED", "DELETED"}
             and all(isinstance(text, str) and text.isprintable() for text in texts)
             and bool(metadata["name"])
             and metadata.get("namespace") not in {"-", ""}
@@ -197,11 +197,11 @@ def test_w8_a_damaged_list_is_refused_or_holds_what_it_says(seed: int):
         place = random.randrange(len(items))
         hurt = [*items[:place], damaged(random, items[place]), *items[place + 1 :]]
         splitter = ItemSplitter()
-        found = splitter.feed(head + b",".join(hurt) + b"]}")
+        items_read = splitter.feed(head + b",".join(hurt) + b"]}")
         if splitter.is_complete:
             taken += 1
-            assert b"".join(found).startswith(b"".join(items[:place]))
-            assert b"".join(found).endswith(b"".join(items[place + 1 :]))
+            assert b"".join(items_read).startswith(b"".join(items[:place]))
+            assert b"".join(items_read).endswith(b"".join(items[place + 1 :]))
     assert taken > 50
 
 
@@ -220,18 +220,18 @@ def test_w8_a_list_with_more_than_objects_between_its_brackets_is_none(between: 
 def test_w16_chunks_may_end_at_each_byte_of_a_hostile_list_and_of_a_watch():
     small = [each.body for each in corpus() if each.is_framed and len(each.body) < 400][::4]
     tail = b'],"kind":"ConfigMapList","metadata":{"resourceVersion":"5","x":[{"items":[]}]}}'
-    whole = b'{"apiVersion":"v1","items":[' + b" ,\n".join(small) + tail
+    full = b'{"apiVersion":"v1","items":[' + b" ,\n".join(small) + tail
     lines = b"\r\n".join([*map(watch_line, small), b"", b"tail"])
-    for at in range(0, len(whole), 13):
+    for at in range(0, len(full), 13):
         splitter = ItemSplitter()
-        found = [*splitter.feed(whole[:at]), *splitter.feed(whole[at:])]
-        assert (found, splitter.is_complete) == (small, True)
+        items_read = [*splitter.feed(full[:at]), *splitter.feed(full[at:])]
+        assert (items_read, splitter.is_complete) == (small, True)
         assert json.loads(splitter.skeleton)["metadata"]["x"] == [{"items": []}]
     by_byte, one_by_one = ItemSplitter(), LineSplitter()
-    assert [i for at in range(len(whole)) for i in by_byte.feed(whole[at : at + 1])] == small
+    assert [i for at in range(len(full)) for i in by_byte.feed(full[at : at + 1])] == small
     assert json.loads(by_byte.skeleton)["kind"] == "ConfigMapList"
-    found = [line for at in range(len(lines)) for line in one_by_one.feed(lines[at : at + 1])]
-    assert found == LineSplitter().feed(lines)
+    items_read = [line for at in range(len(lines)) for line in one_by_one.feed(lines[at : at + 1])]
+    assert items_read == LineSplitter().feed(lines)
 
 
 @pytest.mark.parametrize("tail", [b'\\"', b'"\\', b'"', b'{"', b"[{", b"]}"])

@@ -50,8 +50,8 @@ def rule(resource: str = PODS, **fields: Any) -> Rule:
 
 
 def transformed(obj: Any, *rules: Rule, key: str = PODS) -> Any:
-    found = read_map(json.dumps(obj).encode())
-    return json.loads(transform_of(rules, key).apply(found, read_map(found["metadata"])))
+    fields = read_map(json.dumps(obj).encode())
+    return json.loads(transform_of(rules, key).apply(fields, read_map(fields["metadata"])))
 
 
 # --- paths ------------------------------------------------------------------------------------
@@ -114,12 +114,12 @@ def test_s1_what_is_cut_out_of_the_bytes_is_what_would_be_cut_out_of_the_tree(
 
 def _expected(tree: Any, cuts: list[tuple[list[str], bool]]) -> Any:
     """The same, plainly: hide first, then drop, from the last item on."""
-    found = copy.deepcopy(tree)
+    expected = copy.deepcopy(tree)
     for path, is_dropped in cuts:
         if not is_dropped:
-            _hide(found, path)
+            _hide(expected, path)
     dropped = [path for path, is_dropped in cuts if is_dropped]
-    return _dropped(found, dropped)
+    return _dropped(expected, dropped)
 
 
 def _fits(pattern: str, name: str) -> bool:
@@ -178,24 +178,24 @@ def test_s1_dropped_is_gone_hidden_keeps_its_name_and_all_else_stays():
 
 
 def test_s1_bytes_beside_what_is_cut_stay_as_the_server_sent_them():
-    found = read_map(b'{"kind":"X","metadata":{"name":"a"},"spec":{"a":1,"b":{ "c" : 1.0 }}}')
-    done = transform_of((rule(drop=["spec.a"]),), PODS).apply(found, read_map(found["metadata"]))
+    fields = read_map(b'{"kind":"X","metadata":{"name":"a"},"spec":{"a":1,"b":{ "c" : 1.0 }}}')
+    done = transform_of((rule(drop=["spec.a"]),), PODS).apply(fields, read_map(fields["metadata"]))
     assert done == b'{"kind":"X","metadata":{"name":"a"},"spec":{"b":{ "c" : 1.0 }}}'
 
 
 @pytest.mark.parametrize("path", ["spec.p", "spec.m.p", "spec.m[*]", "spec.l[*].p"])
 def test_s1_a_member_written_twice_is_hidden_twice(path: str):
     spec = b'{"p":"K","p":1,"m":{"p":"K"},"m":{"p":1},"l":[{"p":"K","p":1}]}'
-    found = read_map(b'{"kind":"X","metadata":{"name":"a"},"spec":' + spec + b"}")
+    fields = read_map(b'{"kind":"X","metadata":{"name":"a"},"spec":' + spec + b"}")
     hidden = transform_of((rule(redact=[path]),), PODS)
-    done = hidden.apply(found, read_map(found["metadata"]))
+    done = hidden.apply(fields, read_map(fields["metadata"]))
     place = {"spec.p": b'"p":"<redacted>","m"', "spec.l[*].p": b'"l":[{"p":"<redacted>"}]'}
     assert place.get(path, b'"m":{"p":"<redacted>"}') in done
 
 
 def test_managed_fields_are_kept_for_whom_they_are_wanted():
-    wanted = rule("*", keepManagedFields=True)
-    assert transformed(POD, wanted) == POD
+    keeping = rule("*", keepManagedFields=True)
+    assert transformed(POD, keeping) == POD
     assert "managedFields" not in transformed(POD)["metadata"]
 
 
@@ -236,10 +236,12 @@ def test_s1_the_values_of_a_secret_are_hidden_and_its_names_stay():
 
 
 def test_s1_what_cannot_be_looked_through_is_refused_whole():
-    found = read_map(b'{"metadata":{"name":"a"},"spec":{"\\ud800":1}}'.replace(b"\\ud800", b"\xff"))
+    fields = read_map(
+        b'{"metadata":{"name":"a"},"spec":{"\\ud800":1}}'.replace(b"\\ud800", b"\xff")
+    )
     hidden = transform_of((rule(drop=["spec.x"]),), PODS)
     with pytest.raises((msgspec.DecodeError, UnicodeDecodeError)):
-        hidden.apply(found, read_map(found["metadata"]))
+        hidden.apply(fields, read_map(fields["metadata"]))
 
 
 # --- versions ---------------------------------------------------------------------------------
@@ -250,9 +252,9 @@ def version(*rules: Rule, key: str = PODS) -> str:
 
 
 def test_w5_equal_transforms_have_equal_versions_however_they_are_written():
-    one = rule(drop=["spec.a", "spec.b"], redact=["data[x]"])
+    first = rule(drop=["spec.a", "spec.b"], redact=["data[x]"])
     other = (rule(drop=["[spec].b"]), rule("core/*", redact=["data.x"], drop=[".spec.a"]))
-    assert version(one) == version(*other)
+    assert version(first) == version(*other)
     assert version() == version(rule("core/nodes", drop=["spec"])) == VERSION
 
 
@@ -289,9 +291,9 @@ async def test_w5_a_changed_rule_costs_an_epoch_of_exactly_the_resources_it_is_f
         assert len(rig.requests("list")) == 2
 
 
-async def _has_transform(rig: Rig, wanted: str) -> bool:
+async def _has_transform(rig: Rig, version_wanted: str) -> bool:
     record = await rig.checkpoint()
-    return record is not None and record["transform"] == wanted
+    return record is not None and record["transform"] == version_wanted
 
 
 # --- Secrets ----------------------------------------------------------------------------------
@@ -303,19 +305,19 @@ def test_s1_of_a_secret_only_annotations_that_say_whose_it_is_show_their_values(
         *("kapp.k14s.io/original", "banzaicloud.com/last-applied"),
         *("objectset.rio.cattle.io/applied", "reconcile.external-secrets.io/data", "mine"),
     )
-    known = {"meta.helm.sh/release-name": "web", "fleetbus.dev/owner": "{}"}
+    plain = {"meta.helm.sh/release-name": "web", "fleetbus.dev/owner": "{}"}
     applied = {"kubectl.kubernetes.io/last-applied-configuration": copied}
-    annotations = known | applied | dict.fromkeys(keepers, copied)
+    annotations = plain | applied | dict.fromkeys(keepers, copied)
     secret = {"metadata": {"name": "s", "labels": {"app": "web"}, "annotations": annotations}}
     body = transformed(secret, key="core/secrets")
-    assert body["metadata"]["annotations"] == known | dict.fromkeys(keepers, HIDDEN)
+    assert body["metadata"]["annotations"] == plain | dict.fromkeys(keepers, HIDDEN)
     assert body["metadata"]["labels"] == {"app": "web"}
     only_applied = {"metadata": {"name": "s", "annotations": applied}}
     assert transformed(only_applied, key="core/secrets") == {"metadata": {"name": "s"}}
     none = {"metadata": {"name": "s", "annotations": None}}
     assert transformed(none, key="core/secrets") == none
-    kept = transformed(secret, key="core/configmaps")["metadata"]["annotations"]
-    assert kept == known | dict.fromkeys(keepers, copied)
+    annotations_shown = transformed(secret, key="core/configmaps")["metadata"]["annotations"]
+    assert annotations_shown == plain | dict.fromkeys(keepers, copied)
 
 
 async def test_s1_secrets_are_read_when_that_is_wanted_and_never_what_helm_keeps(rig: Rig):
@@ -362,7 +364,7 @@ async def _beats(rig: Rig, number: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("rules", "message"),
     [
         ([{"resource": "pods"}], "TRANSFORMS.0.resource: Value error, 'pods' is no group/plural"),
         ([{"resource": "core/pods", "drop": ["spec."]}], "TRANSFORMS.0.drop.0: .*path 'spec.'"),
@@ -376,14 +378,14 @@ async def _beats(rig: Rig, number: int) -> bool:
     ],
 )
 def test_a_rule_that_is_wrong_is_reported_by_its_place(
-    given: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rules: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setenv("FLEETBUS_WATCHER_TRANSFORMS", json.dumps(given))
+    monkeypatch.setenv("FLEETBUS_WATCHER_TRANSFORMS", json.dumps(rules))
     with pytest.raises(ConfigError, match=f"FLEETBUS_WATCHER_{message}"):
         load_settings(WatcherSettings, cluster="a")
     monkeypatch.delenv("FLEETBUS_WATCHER_TRANSFORMS")
     file = tmp_path / "rules.yaml"
-    file.write_text(json.dumps(given))
+    file.write_text(json.dumps(rules))
     in_file = message.replace("TRANSFORMS", "TRANSFORMS_FILE")
     with pytest.raises(ConfigError, match=f"FLEETBUS_WATCHER_{in_file}"):
         load_settings(WatcherSettings, cluster="a", transforms_file=str(file))

@@ -41,8 +41,8 @@ LISTED = b"{" + BODY
 
 
 def change(obj: bytes, kind: WatchType = WatchType.MODIFIED) -> WatchEvent:
-    found = read_map(obj)
-    return WatchEvent(kind, found, read_map(found["metadata"]), "12")
+    fields = read_map(obj)
+    return WatchEvent(kind, fields, read_map(fields["metadata"]), "12")
 
 
 def test_every_byte_that_stays_is_as_the_server_sent_it():
@@ -124,8 +124,8 @@ def patch(path: str, value: object) -> object:
 )
 def test_s1_no_value_of_a_secret_in_a_template_is_published(spec: dict[str, object]):
     item = of_templates(spec | {"placement": {"clusters": [{"name": "t1"}]}})
-    found = read_map(item)
-    watched = WatchEvent(WatchType.DELETED, found, read_map(found["metadata"]), "1")
+    fields = read_map(item)
+    watched = WatchEvent(WatchType.DELETED, fields, read_map(fields["metadata"]), "1")
     for event in (
         from_list(item, TEMPLATES, RANK),
         from_watch(watched, TEMPLATES, RANK),

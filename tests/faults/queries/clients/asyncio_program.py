@@ -77,19 +77,19 @@ class Client:
         await self._watch(core)
 
     async def _list(self, core: Any) -> None:
-        found: list[dict[str, Any]] = []
+        trees: list[dict[str, Any]] = []
         token = None
         while True:
             page = await core.list_config_map_for_all_namespaces(
                 limit=_PAGE, _continue=token, **self._selected
             )
-            found += core.api_client.sanitize_for_serialization(page)["items"]
+            trees += core.api_client.sanitize_for_serialization(page)["items"]
             token = page.metadata._continue  # the name of the field
             if not token:
                 break
         self._version = page.metadata.resource_version
-        self._cache = {_key(tree): tree for tree in found}
-        say("list", version=self._version, objects=found)
+        self._cache = {_key(tree): tree for tree in trees}
+        say("list", version=self._version, objects=trees)
 
     async def _watch(self, core: Any) -> None:
         watch = library("watch").Watch()
@@ -107,15 +107,15 @@ class Client:
                 self._version = watch.resource_version
         say("end", why="closed")
 
-    def _take(self, what: str, tree: dict[str, Any]) -> None:
-        if what == "BOOKMARK":
+    def _take(self, kind: str, tree: dict[str, Any]) -> None:
+        if kind == "BOOKMARK":
             say("bookmark", version=tree["metadata"]["resourceVersion"])
             return
-        if what == "DELETED":
+        if kind == "DELETED":
             self._cache.pop(_key(tree), None)
         else:
             self._cache[_key(tree)] = tree
-        say("event", type=what, object=tree)
+        say("event", type=kind, object=tree)
 
     def _fail(self, status: int) -> None:
         if status == HTTPStatus.GONE:

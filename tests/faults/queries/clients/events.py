@@ -68,20 +68,20 @@ class EventClient:
         self._record.note("end", why="closed")
 
     def _take(self, fields: dict[str, str]) -> None:
-        what = fields.get("event", "")
+        kind = fields.get("event", "")
         if "id" in fields:
             self._last_id = fields["id"]
         content: dict[str, Any] = orjson.loads(fields["data"]) if "data" in fields else {}
-        if what in _CHANGES:
+        if kind in _CHANGES:
             version = int(fields.get("id") or 0)
             # Of some deletions nothing is left but the name.
             tree = content["object"] or {
                 "metadata": {"name": content["name"], "namespace": content["namespace"]}
             }
-            self._record.event(what.upper(), tree, cluster=content["cluster"], version=version)
-        elif what == "bookmark":
+            self._record.event(kind.upper(), tree, cluster=content["cluster"], version=version)
+        elif kind == "bookmark":
             self._record.note("bookmark", version=int(fields["id"]))
-        elif what == "error":
+        elif kind == "error":
             if content["status"] == HTTPStatus.GONE:
                 self._expire()
             else:

@@ -34,11 +34,11 @@ def session() -> aiohttp.ClientSession:
 
 async def split_stream(response: aiohttp.ClientResponse, end: bytes) -> AsyncGenerator[bytes]:
     """Yield the parts of an answer as they come; a last one without its end is left out."""
-    rest = b""
+    remainder = b""
     async for chunk in response.content.iter_any():
-        *parts, rest = (rest + chunk).split(end)
-        for part in parts:
-            yield part
+        *parts, remainder = (remainder + chunk).split(end)
+        for line in parts:
+            yield line
 
 
 class KubeClient:
@@ -111,18 +111,18 @@ class KubeClient:
         self._record.note("end", why="closed")
 
     def _take(self, event: dict[str, Any]) -> None:
-        what, tree = event["type"], event["object"]
-        if what == "ERROR":
+        kind, tree = event["type"], event["object"]
+        if kind == "ERROR":
             if tree.get("code") == HTTPStatus.GONE:
                 self._expire()
             else:
                 self._record.note("refused", status=tree.get("code"))
             return
         self._version = version_of(tree)
-        if what == "BOOKMARK":
+        if kind == "BOOKMARK":
             self._record.note("bookmark", version=self._version)
         else:
-            self._record.event(what, tree)
+            self._record.event(kind, tree)
 
     def _expire(self) -> None:
         self._version = None

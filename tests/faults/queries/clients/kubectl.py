@@ -74,11 +74,11 @@ class KubectlClient:
                 self._take(orjson.loads(line))
 
     def _take(self, event: dict[str, Any]) -> None:
-        what, tree = event["type"], event["object"]
-        if what == "ERROR" and tree.get("code") == HTTPStatus.GONE:
+        kind, tree = event["type"], event["object"]
+        if kind == "ERROR" and tree.get("code") == HTTPStatus.GONE:
             self._record.note("gone")
-        elif what == "ERROR":
+        elif kind == "ERROR":
             self._record.note("refused", status=tree.get("code"))
         else:
-            for one in tree.get("items", [tree]):  # it begins with the pages of its list
-                self._record.event(what, one)
+            for item in tree.get("items", [tree]):  # it begins with the pages of its list
+                self._record.event(kind, item)

@@ -68,7 +68,7 @@ class ClientRecord:
         self.cache = {}
         self.note("list", replaces=True)
 
-    def event(self, what: str, tree: Tree, *, cluster: str = "", version: int = 0) -> None:
+    def event(self, kind: str, tree: Tree, *, cluster: str = "", version: int = 0) -> None:
         """Take an event.
 
         Args:
@@ -77,12 +77,12 @@ class ClientRecord:
             cluster: whose it is, if neither the object nor the plan tells.
             version: of the snapshot, if the object does not have it.
         """
-        key, seen = key_of(tree, cluster or self._cluster), seen_of(tree)
-        if what == "DELETED":
+        key, state = key_of(tree, cluster or self._cluster), seen_of(tree)
+        if kind == "DELETED":
             self.cache.pop(key, None)
         else:
-            self.cache[key] = seen
-        self.note("event", type=what, key=key, seen=seen, version=version or version_of(tree))
+            self.cache[key] = state
+        self.note("event", type=kind, key=key, seen=state, version=version or version_of(tree))
 
     def seen(self, trees: list[Tree]) -> Objects:
         """Objects by their keys."""
