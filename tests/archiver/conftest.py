@@ -21,8 +21,8 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def rig(nats_url: str, tmp_path: Path) -> AsyncGenerator[ArchiveRig]:
     """A stream, and an archive in a folder."""
-    async with archive_rig(nats_url, tmp_path) as made:
-        yield made
+    async with archive_rig(nats_url, tmp_path) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -35,5 +35,5 @@ async def s3() -> AsyncGenerator[S3Server]:
 @pytest.fixture
 async def bucket_rig(nats_url: str, tmp_path: Path, s3: S3Server) -> AsyncGenerator[ArchiveRig]:
     """A stream, and an archive in a bucket."""
-    async with archive_rig(nats_url, tmp_path, s3=s3) as made:
-        yield made
+    async with archive_rig(nats_url, tmp_path, s3=s3) as opened:
+        yield opened

@@ -77,9 +77,9 @@ async def test_names_follow_each_other_without_a_gap_also_where_messages_are_no_
         await rig.publish(SOURCE.end(2))  # sequences that are not archived
         await rig.archived(named(2 * turn + 2))
     root = rig.folder / "archive"
-    found = [read_name(str(path.relative_to(root))) for path in chunks(rig)]
-    names = [name for name in found if name is not None]
-    assert len(names) == len(found)
+    names_read = [read_name(str(path.relative_to(root))) for path in chunks(rig)]
+    names = [name for name in names_read if name is not None]
+    assert len(names) == len(names_read)
     assert names[0].first == 1
     for before, after in pairwise(names):
         assert after.first == before.last + 1
@@ -94,8 +94,8 @@ async def test_a_quiet_stream_has_empty_chunks_so_that_its_silence_is_known(
     rig.start()
     await rig.archived(named(1))
     await eventually(lambda: len(chunks(rig)) >= 3)
-    found = await open_archive(rig.access).coverage(start, start + timedelta(seconds=1))
-    assert found.is_complete
+    coverage = await open_archive(rig.access).coverage(start, start + timedelta(seconds=1))
+    assert coverage.is_complete
     assert await rig.names() == named(1)
 
 
@@ -177,7 +177,7 @@ async def test_two_archivers_by_mistake_lose_nothing_and_double_nothing(rig: Arc
         await asyncio.sleep(0.1)
     await rig.archived(expected, timedelta(seconds=40))
     web = EventFilter("eu1", "core", "pods", "prod", "w77")
-    assert [one.sequence for one in await rig.events(web)] == [77]
+    assert [event.sequence for event in await rig.events(web)] == [77]
 
 
 def test_every_metric_of_the_archiver_is_made_at_its_start() -> None:

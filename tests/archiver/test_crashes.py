@@ -30,7 +30,9 @@ async def finish(rig: ArchiveRig, names: list[str]) -> None:
     rig.spawn()
     await rig.archived(names, SLOW)
     holes = list[Hole]()
-    assert [one.sequence for one in await rig.events(holes=holes)] == list(range(1, len(names) + 1))
+    assert [event.sequence for event in await rig.events(holes=holes)] == list(
+        range(1, len(names) + 1)
+    )
     assert holes == []
 
 

@@ -103,7 +103,7 @@ async def test_a_durable_that_was_made_anew_doubles_nothing(rig: ArchiveRig) -> 
         await publish(again, named(3, 6))
         again.start()
         await again.archived(named(8), SLOW)
-        assert [one.sequence for one in await rig.events()] == list(range(1, 9))
+        assert [event.sequence for event in await rig.events()] == list(range(1, 9))
 
 
 async def test_an_emptied_archive_begins_behind_what_was_acknowledged(rig: ArchiveRig) -> None:
@@ -133,12 +133,12 @@ async def test_b1_a_stream_that_lost_its_end_and_uses_numbers_again_loses_no_new
     tmp_path: Path, further: int
 ) -> None:
     folder, backup = tmp_path / "nats", tmp_path / "backup"
-    async with nats_server(store_dir=folder) as one, archive_rig(one.url, tmp_path) as rig:
+    async with nats_server(store_dir=folder) as server, archive_rig(server.url, tmp_path) as rig:
         await publish(rig, named(3))
         rig.start()
         await rig.archived(named(3))
     shutil.copytree(folder, backup)
-    async with nats_server(store_dir=folder) as one, archive_rig(one.url, tmp_path) as rig:
+    async with nats_server(store_dir=folder) as server, archive_rig(server.url, tmp_path) as rig:
         await publish(rig, named(5, 4))
         rig.start()
         await rig.archived(named(8), SLOW)
@@ -147,9 +147,9 @@ async def test_b1_a_stream_that_lost_its_end_and_uses_numbers_again_loses_no_new
         await publish(rig, named(further, 101))
         rig.start()
         await rig.archived([*named(8), *named(further, 101)], SLOW)
-        streams = {one.stream for one in await rig.events()}
+        streams = {event.stream for event in await rig.events()}
         assert len(streams) == 2
-        assert any(one.endswith("Z.2") for one in streams)
+        assert any(stream.endswith("Z.2") for stream in streams)
 
 
 def held(sequence: int) -> PendingMessage:
@@ -159,9 +159,11 @@ def held(sequence: int) -> PendingMessage:
 def test_b17_a_round_is_one_chunk_unless_the_stream_has_dropped_what_lies_between() -> None:
     messages = [held(number) for number in (11, 14, 15, 20)]
 
-    def spans(stream_first: int, known: int = 10) -> tuple[list[tuple[int, int]], int]:
-        found = divide(messages, archived=10, delivered=known, until=25, stream_first=stream_first)
-        return [(one.first, one.last) for one in found.segments], found.lost
+    def spans(stream_first: int, delivered: int = 10) -> tuple[list[tuple[int, int]], int]:
+        division = divide(
+            messages, archived=10, delivered=delivered, until=25, stream_first=stream_first
+        )
+        return [(segment.first, segment.last) for segment in division.segments], division.lost
 
     assert spans(1) == ([(11, 25)], 0)
     assert spans(12) == ([(11, 25)], 0)
@@ -170,7 +172,7 @@ def test_b17_a_round_is_one_chunk_unless_the_stream_has_dropped_what_lies_betwee
     assert spans(18) == ([(11, 11), (14, 15), (18, 25)], 4)
     assert spans(30) == ([(11, 11), (14, 15), (20, 20)], 11)
     # Up to 13 nothing was pending before: there were no events.
-    assert spans(16, known=13) == ([(11, 25)], 0)
+    assert spans(16, delivered=13) == ([(11, 25)], 0)
 
 
 def test_the_clock_of_the_server_going_back_widens_no_chunk_and_leaves_none_out() -> None:

@@ -22,8 +22,8 @@ async def test_the_documented_mirror_keeps_a_copy_with_the_same_sequences(rig: A
     created = await call_jetstream(rig.bus, f"STREAM.CREATE.{config['name']}", config)
     try:
         for field, value in config.items():
-            found = created["config"][field]
-            assert (found["name"] if field == "mirror" else found) == (
+            source = created["config"][field]
+            assert (source["name"] if field == "mirror" else source) == (
                 value["name"] if field == "mirror" else value
             )
 

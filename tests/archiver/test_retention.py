@@ -73,7 +73,7 @@ async def test_age_is_counted_from_the_newest_chunk_so_a_wrong_clock_deletes_not
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("KEEP", "10m", "greater than or equal to"),
         ("KEEP", "soon", "not a duration"),
@@ -84,14 +84,14 @@ async def test_age_is_counted_from_the_newest_chunk_so_a_wrong_clock_deletes_not
     ],
 )
 def test_wrong_settings_are_refused_by_name(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
 ) -> None:
     monkeypatch.setenv("FLEETBUS_ARCHIVER_URL", "file:///archive")
     monkeypatch.setenv(f"FLEETBUS_ARCHIVER_{name}", value)
     with pytest.raises(ConfigError) as refused:
         load_settings(ArchiverSettings)
     assert f"FLEETBUS_ARCHIVER_{name}" in str(refused.value)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_the_address_is_needed_and_a_month_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ async def counts(rig: ArchiveRig) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(
-    ("refusal", "said"),
+    ("refusal", "message"),
     [
         ((403, "AccessDenied"), "AccessDenied"),
         pytest.param((503, "SlowDown"), "503 Service Unavailable", marks=pytest.mark.full),
@@ -46,7 +46,7 @@ async def counts(rig: ArchiveRig) -> tuple[int, int]:
     ],
 )
 async def test_a_bucket_that_refuses_is_tried_again_while_everything_stays_in_the_stream(
-    bucket_rig: ArchiveRig, s3: S3Server, refusal: tuple[int, str], said: str
+    bucket_rig: ArchiveRig, s3: S3Server, refusal: tuple[int, str], message: str
 ) -> None:
     errors = _errors("store")
     s3.refusals["PUT"] = refusal
@@ -56,12 +56,12 @@ async def test_a_bucket_that_refuses_is_tried_again_while_everything_stays_in_th
         await eventually(lambda: _errors("store") >= errors + 2, timedelta(seconds=30))
         await publish(bucket_rig, named(5, 21))
         assert await counts(bucket_rig) == (20, 5)
-        shown = await bucket_rig.problem()
-        assert said in shown
+        problem = await bucket_rig.problem()
+        assert message in problem
         assert not bucket_rig.health.is_ready
-    failures = [one for one in logs if one["event"] == "archiving_failed"]
+    failures = [log for log in logs if log["event"] == "archiving_failed"]
     assert len(failures) == 1, "a persistent failure is logged once"
-    assert not any(canary in str(logs) + shown for canary in CANARIES)
+    assert not any(canary in str(logs) + problem for canary in CANARIES)
     s3.refusals.clear()
     await bucket_rig.archived(named(25), timedelta(seconds=40))
     await eventually(lambda: bucket_rig.health.is_ready)
@@ -196,7 +196,7 @@ async def test_a_reader_whose_bucket_fails_gets_an_error_and_no_hole(
     s3.refusals["GET"] = (503, "SlowDown")
     archive = open_archive(bucket_rig.access)
     with pytest.raises(ArchiveError, match="503"):
-        _ = [one async for one in archive.events()]
+        _ = [event async for event in archive.events()]
 
 
 async def test_a_bucket_that_cannot_be_reached_is_said_in_one_line_that_stays_the_same(

@@ -57,44 +57,44 @@ def server() -> Generator[Server]:
     if KUBECONFIG:
         yield from_kubeconfig(Path(KUBECONFIG))
         return
-    with emulated() as found:
-        yield found
+    with emulated() as started:
+        yield started
 
 
 @pytest.fixture(scope="session")
 def api(server: Server) -> Generator[Api]:
     """A client with the rights of an administrator."""
-    found = Api(server)
-    yield found
-    found.http.close()
+    client = Api(server)
+    yield client
+    client.http.close()
 
 
 @pytest.fixture(scope="session")
 def space(api: Api) -> Generator[Space]:
     """A namespace of our own and an API group with widgets."""
     suffix = "".join(random.choices(string.ascii_lowercase, k=8))
-    found = Space(f"conformance-{suffix}", f"{suffix}.conformance.fleetbus.dev")
+    opened = Space(f"conformance-{suffix}", f"{suffix}.conformance.fleetbus.dev")
     crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    body = definition(found.group, "widgets", "Widget", versions=("v1", "v1beta1"))
+    body = definition(opened.group, "widgets", "Widget", versions=("v1", "v1beta1"))
     try:
-        namespace = {"metadata": {"name": found.namespace}}
+        namespace = {"metadata": {"name": opened.namespace}}
         assert api.post("/api/v1/namespaces", namespace).status == 201
         assert api.post(crds, body).status == 201
-        until(lambda: api.get(found.widgets).status == 200)
-        yield found
-        for item in api.get(found.widgets).items:
-            path = f"{found.widgets}/{item['metadata']['name']}"
+        until(lambda: api.get(opened.widgets).status == 200)
+        yield opened
+        for item in api.get(opened.widgets).items:
+            path = f"{opened.widgets}/{item['metadata']['name']}"
             api.merge(path, {"metadata": {"finalizers": []}})
     finally:  # a real cluster keeps what we leave
-        api.delete(f"{crds}/widgets.{found.group}")
-        api.delete(f"/api/v1/namespaces/{found.namespace}")
+        api.delete(f"{crds}/widgets.{opened.group}")
+        api.delete(f"/api/v1/namespaces/{opened.namespace}")
 
 
 @pytest.fixture(scope="session")
 def version(api: Api) -> tuple[int, int]:
     """The Kubernetes version that the server claims to be."""
-    found = api.get("/version").body
-    return int(found["major"]), int(re.sub(r"\D", "", found["minor"]))
+    answer = api.get("/version").body
+    return int(answer["major"]), int(re.sub(r"\D", "", answer["minor"]))
 
 
 @pytest.fixture(autouse=True)
@@ -106,8 +106,8 @@ def applicable(request: pytest.FixtureRequest) -> None:
         pytest.skip("only an emulator can pass")
     since = request.node.get_closest_marker("since")
     if since:
-        wanted = tuple(int(part) for part in since.args[0].split("."))
-        if request.getfixturevalue("version") < wanted:
+        least = tuple(int(number) for number in since.args[0].split("."))
+        if request.getfixturevalue("version") < least:
             pytest.skip(f"needs Kubernetes {since.args[0]}")
 
 

@@ -52,7 +52,9 @@ def run_tests(name: str, *places: str, **environment: str) -> tuple[int, int]:
     """Run tests; how many pass and how many fail."""
     command = ["-m", "pytest", *places, "-q", "--tb=short"]
     done = run(command, ROOT, **environment)
-    counts = {what: int(n) for n, what in re.findall(r"(\d+) (passed|failed|error)", done.stdout)}
+    counts = {
+        outcome: int(n) for n, outcome in re.findall(r"(\d+) (passed|failed|error)", done.stdout)
+    }
     failed = counts.get("failed", 0) + counts.get("error", 0)
     if done.returncode:
         print(done.stdout, done.stderr)
@@ -89,9 +91,9 @@ def run_probes(form: str, probes: Path) -> dict[str, str]:
         command = ["compare.py", server.url, "--token", TOKEN, "--compact", server.compaction or ""]
         command += [] if controllers else ["--no-core"]
         done = run(command, probes, PYTHONDONTWRITEBYTECODE="1")
-    found = re.findall(r"(?m)^([\w-]+\.\w+) +(.*)$", done.stdout)
-    assert found, done.stdout + done.stderr
-    return {name: AGREES if f": {AGREES}" in text else text for name, text in found}
+    lines = re.findall(r"(?m)^([\w-]+\.\w+) +(.*)$", done.stdout)
+    assert lines, done.stdout + done.stderr
+    return {name: AGREES if f": {AGREES}" in text else text for name, text in lines}
 
 
 def listed_differences() -> dict[str, str]:
@@ -106,15 +108,15 @@ def compare(probes: Path) -> tuple[int, int, int]:
     agree = differ = 0
     with ThreadPoolExecutor() as pool:
         results = list(zip(FORMS, pool.map(run_probes, FORMS, repeat(probes)), strict=True))
-    for form, found in results:
-        bad = {name: text for name, text in found.items() if text != AGREES}
+    for form, texts in results:
+        bad = {name: text for name, text in texts.items() if text != AGREES}
         for name, text in bad.items():
             print(f"{name} ({form}): {listed.get(name) or 'NOT LISTED: ' + text}")
-        agree, differ = agree + len(found) - len(bad), differ + len(bad)
+        agree, differ = agree + len(texts) - len(bad), differ + len(bad)
         different |= bad.keys()
         # What is newer than both real servers cannot agree with them: such a probe does not apply.
         newer = sum(listed.get(name, "").startswith("newer") for name in bad)
-        applied, same = len(found) - newer, len(found) - len(bad)
+        applied, same = len(texts) - newer, len(texts) - len(bad)
         print(f"probes {form}: {same} of {applied} that apply agree, {newer} do not apply")
     for name in sorted(listed.keys() - different):
         print(f"{name}: listed in {DIFFERENCES.relative_to(ROOT)}, but agrees")

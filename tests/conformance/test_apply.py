@@ -168,8 +168,8 @@ def test_the_books_of_a_built_in_type_are_cleared_by_an_empty_list(
 
 def test_the_books_can_be_replaced(api: Api, space: Space, name: str, one: str):
     """Kubectl moves from client-side to server-side apply in this way."""
-    made = api.post(space.widgets, space.widget(name), fieldManager="kubectl-client-side-apply")
-    (entry,) = made.meta["managedFields"]
+    created = api.post(space.widgets, space.widget(name), fieldManager="kubectl-client-side-apply")
+    (entry,) = created.meta["managedFields"]
     reply = api.json_patch(
         one,
         {
@@ -177,7 +177,7 @@ def test_the_books_can_be_replaced(api: Api, space: Space, name: str, one: str):
             "path": "/metadata/managedFields",
             "value": [{**entry, "manager": "kubectl", "operation": "Apply"}],
         },
-        {"op": "replace", "path": "/metadata/resourceVersion", "value": made.rv},
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": created.rv},
     )
     assert reply.managers == [("kubectl", "Apply", None)]
 
@@ -289,8 +289,8 @@ def test_keys_of_a_config_map_are_owned_one_by_one(api: Api, space: Space, name:
 
 
 def duplicates(*texts: str) -> str:
-    shown = texts[0] if len(texts) == 1 else "errors:\n" + "\n".join(f"  {t}" for t in texts)
-    return f"failed to create typed patch object ({{}}/{{}}; {{}}): {shown}"
+    text = texts[0] if len(texts) == 1 else "errors:\n" + "\n".join(f"  {t}" for t in texts)
+    return f"failed to create typed patch object ({{}}/{{}}; {{}}): {text}"
 
 
 TWICE = "duplicate entries for key"

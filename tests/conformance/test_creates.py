@@ -25,14 +25,14 @@ def test_a_created_object_has_what_only_the_server_gives(api: Api, space: Space,
 
 
 def test_what_only_the_server_gives_is_overwritten(api: Api, space: Space, name: str):
-    given = {
+    metadata = {
         "uid": "mine",
         "generation": 77,
         "creationTimestamp": "2001-01-01T00:00:00Z",
         "deletionTimestamp": "2001-01-01T00:00:00Z",
         "selfLink": "/x",
     }
-    meta = api.post(space.widgets, space.widget(name, given)).meta
+    meta = api.post(space.widgets, space.widget(name, metadata)).meta
     assert meta["uid"] != "mine"
     assert meta["generation"] == 1
     assert not meta["creationTimestamp"].startswith("2001")
@@ -292,8 +292,8 @@ def test_a_wrong_type_in_a_built_in_body_is_a_bad_request(
     api: Api, space: Space, name: str, field: str
 ):
     body = deployment(name)
-    part, last = field.split(".")
-    body[part][last] = "text"
+    section, last = field.split(".")
+    body[section][last] = "text"
     reply = api.post(space.apps("deployments"), body)
     assert reply.failed == (400, "BadRequest")
     assert "cannot be handled as a Deployment: json: cannot unmarshal string" in reply.message
@@ -375,8 +375,8 @@ def test_a_node_port_is_given_once(api: Api, space: Space, name: str):
     change = {"spec": {"ports": [{"port": 80, "nodePort": taken}]}}
     reply = api.merge(f"{path}/{name}-c", change)
     assert messages(reply) == [("spec.ports[0].nodePort", f"Invalid value: {taken}: {why}")]
-    own = other.spec["ports"][0]["nodePort"]
-    twice = {"spec": {"ports": [{"port": 80, "nodePort": own}]}}
+    node_port = other.spec["ports"][0]["nodePort"]
+    twice = {"spec": {"ports": [{"port": 80, "nodePort": node_port}]}}
     assert api.merge(f"{path}/{name}-c", twice).status == 200
     api.delete(f"{path}/{name}")
     assert until(lambda: api.merge(f"{path}/{name}-c", change).status == 200)

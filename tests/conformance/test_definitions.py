@@ -43,21 +43,21 @@ class Kind:
 @pytest.fixture
 def kind(api: Api, space: Space) -> Generator[Kind]:
     """A definition that is removed after the case."""
-    found = Kind(api, space)
-    yield found
-    if api.get(found.objects).status == 200:
-        for item in api.get(found.objects).items:
-            path = f"{found.objects}/{item['metadata']['name']}"
+    created_kind = Kind(api, space)
+    yield created_kind
+    if api.get(created_kind.objects).status == 200:
+        for item in api.get(created_kind.objects).items:
+            path = f"{created_kind.objects}/{item['metadata']['name']}"
             api.merge(path, {"metadata": {"finalizers": None}})
-    api.delete(found.one)
+    api.delete(created_kind.one)
 
 
 def test_a_definition_is_established(kind: Kind):
-    found = kind.create()
-    status = found["status"]
+    definition_object = kind.create()
+    status = definition_object["status"]
     conditions = {c["type"]: c["status"] for c in status["conditions"]}
     assert (conditions["NamesAccepted"], conditions["Established"]) == ("True", "True")
-    assert status["acceptedNames"] == found["spec"]["names"]
+    assert status["acceptedNames"] == definition_object["spec"]["names"]
     assert status["storedVersions"] == ["v1"]
 
 
@@ -192,10 +192,10 @@ def test_a_version_that_is_not_served_is_no_path(api: Api, kind: Kind):
 
 def test_a_version_that_was_stored_stays(api: Api, kind: Kind):
     kind.create("v1", "v2")
-    found = api.get(kind.one).body
-    one, two = found["spec"]["versions"]
-    one["storage"], two["storage"] = False, True
-    until(lambda: api.merge(kind.one, {"spec": {"versions": [one, two]}}).status == 200)
+    definition_object = api.get(kind.one).body
+    first, two = definition_object["spec"]["versions"]
+    first["storage"], two["storage"] = False, True
+    until(lambda: api.merge(kind.one, {"spec": {"versions": [first, two]}}).status == 200)
     assert api.get(kind.one).body["status"]["storedVersions"] == ["v1", "v2"]
     reply = api.merge(kind.one, {"spec": {"versions": [two]}})
     assert reply.failed == (422, "Invalid")
@@ -223,7 +223,7 @@ def test_every_version_has_a_schema(api: Api, kind: Kind):
 
 
 @pytest.mark.parametrize(
-    ("part", "word", "reason"),
+    ("field_schema", "word", "reason"),
     [
         ({"type": "thing"}, ".type", "FieldValueNotSupported"),
         ({"description": "no type"}, ".type", "FieldValueRequired"),
@@ -240,12 +240,14 @@ def test_every_version_has_a_schema(api: Api, kind: Kind):
 )
 @pytest.mark.since("1.28")
 def test_a_schema_has_to_be_structural(
-    api: Api, kind: Kind, part: dict[str, Any], word: str, reason: str
+    api: Api, kind: Kind, field_schema: dict[str, Any], word: str, reason: str
 ):
     body = kind.body()
     schema = body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     spec = schema["properties"]["spec"]
-    schema["properties"] = {"spec": {**spec, "properties": {**spec["properties"], "x": part}}}
+    schema["properties"] = {
+        "spec": {**spec, "properties": {**spec["properties"], "x": field_schema}}
+    }
     reply = api.post(CRDS, body)
     assert reply.failed == (422, "Invalid")
     ends = f".openAPIV3Schema.properties[spec].properties[x]{word}"
@@ -293,8 +295,8 @@ def test_who_comes_late_waits_for_the_names(api: Api, space: Space, kind: Kind):
 
 def test_a_definition_takes_its_instances_along(api: Api, kind: Kind):
     kind.create()
-    made = api.post(kind.objects, kind.thing("a"))
-    with api.watching(kind.objects, resourceVersion=made.rv) as events:
+    created = api.post(kind.objects, kind.thing("a"))
+    with api.watching(kind.objects, resourceVersion=created.rv) as events:
         reply = api.delete(kind.one)
         assert reply.meta["finalizers"] == ["customresourcecleanup.apiextensions.k8s.io"]
         assert next(events)["type"] == "DELETED"

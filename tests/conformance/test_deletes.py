@@ -138,12 +138,12 @@ def test_a_collection_is_deleted_by_selector(api: Api, space: Space, name: str):
 
 def owned(api: Api, space: Space, owner: str, name: str) -> str:
     """The path of a ConfigMap that belongs to a widget."""
-    found = api.get(owner)
+    reply = api.get(owner)
     reference = {
-        "apiVersion": found.body["apiVersion"],
+        "apiVersion": reply.body["apiVersion"],
         "kind": "Widget",
-        "name": found.meta["name"],
-        "uid": found.meta["uid"],
+        "name": reply.meta["name"],
+        "uid": reply.meta["uid"],
         "blockOwnerDeletion": True,
     }
     body = config_map(name, {"ownerReferences": [reference]})
@@ -248,7 +248,7 @@ def test_a_pod_without_a_node_goes_at_once(api: Api, space: Space, name: str):
     created = api.post(space.core("pods"), pod(name, schedulerName="nobody"))
     assert api.delete(path).kind == "Pod"
     assert api.get(path).status == 404
-    one = f"metadata.name={name}"
-    stream = api.watch(space.core("pods"), resourceVersion=created.rv, fieldSelector=one)
+    selector = f"metadata.name={name}"
+    stream = api.watch(space.core("pods"), resourceVersion=created.rv, fieldSelector=selector)
     assert stream.changes == [f"MODIFIED:{name}", f"DELETED:{name}"]
     assert [m["deletionGracePeriodSeconds"] for m in stream.metas] == [0, 0]

@@ -20,8 +20,8 @@ def by_name(entries: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def test_a_version_lists_its_resources(api: Api, space: Space):
     reply = api.get(f"/apis/{space.group}/v1")
     assert (reply.kind, reply.body["groupVersion"]) == ("APIResourceList", f"{space.group}/v1")
-    found = by_name(reply.body["resources"])
-    widgets = found["widgets"]
+    by_resource = by_name(reply.body["resources"])
+    widgets = by_resource["widgets"]
     assert (widgets["kind"], widgets["singularName"], widgets["namespaced"]) == (
         "Widget",
         "widget",
@@ -37,7 +37,7 @@ def test_a_version_lists_its_resources(api: Api, space: Space):
         "delete",
         "deletecollection",
     } == set(widgets["verbs"])
-    scale = found["widgets/scale"]
+    scale = by_resource["widgets/scale"]
     assert (scale["group"], scale["version"], scale["kind"]) == ("autoscaling", "v1", "Scale")
     assert scale["singularName"] == ""
 
@@ -53,11 +53,16 @@ def test_the_core_group_has_a_path_of_its_own(api: Api):
     assert api.get("/api").body["versions"] == ["v1"]
     reply = api.get("/api/v1")
     assert reply.body["groupVersion"] == "v1"
-    found = by_name(reply.body["resources"])
-    assert found["pods"]["shortNames"] == ["po"]
-    assert {"pods/status", "pods/binding", "pods/eviction", "namespaces/finalize"} <= found.keys()
-    assert "deletecollection" in found["pods"]["verbs"]
-    assert "deletecollection" not in found["namespaces"]["verbs"]
+    by_resource = by_name(reply.body["resources"])
+    assert by_resource["pods"]["shortNames"] == ["po"]
+    assert {
+        "pods/status",
+        "pods/binding",
+        "pods/eviction",
+        "namespaces/finalize",
+    } <= by_resource.keys()
+    assert "deletecollection" in by_resource["pods"]["verbs"]
+    assert "deletecollection" not in by_resource["namespaces"]["verbs"]
 
 
 @pytest.mark.since("1.30")
@@ -68,8 +73,8 @@ def test_all_can_be_discovered_in_one_document(api: Api, space: Space, root: str
     content = reply.headers["content-type"]
     assert content == "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
     groups = {item["metadata"].get("name", ""): item for item in reply.items}
-    found = groups["" if root == "/api" else space.group]["versions"]
-    resources = {r["resource"]: r for r in found[0]["resources"]}
+    versions = groups["" if root == "/api" else space.group]["versions"]
+    resources = {r["resource"]: r for r in versions[0]["resources"]}
     if root == "/api":
         assert resources["pods"]["scope"] == "Namespaced"
         return
@@ -126,8 +131,8 @@ def one(api: Api, space: Space, name: str) -> str:
 
 
 def columns(api: Api, path: str) -> list[str]:
-    found = api.get(path, accept=TABLE).body["columnDefinitions"]
-    return [column["name"] for column in found if not column["priority"]]
+    definitions = api.get(path, accept=TABLE).body["columnDefinitions"]
+    return [column["name"] for column in definitions if not column["priority"]]
 
 
 def test_a_table_has_the_columns_of_its_definition(api: Api, space: Space, name: str, one: str):
@@ -144,8 +149,8 @@ def test_a_table_has_the_columns_of_its_definition(api: Api, space: Space, name:
 def test_a_table_shows_as_much_of_the_object_as_is_wanted(api: Api, one: str):
     for include, has_spec in (("Object", True), ("None", None)):
         (row,) = api.get(one, accept=TABLE, includeObject=include).body["rows"]
-        found = row.get("object")
-        assert (found and "spec" in found) == has_spec
+        obj = row.get("object")
+        assert (obj and "spec" in obj) == has_spec
 
 
 def test_built_in_types_have_columns_of_their_own(api: Api, space: Space):

@@ -117,9 +117,9 @@ def test_an_expired_page_is_410_and_brings_a_token_to_go_on_with(
     api.compact()
     reply = api.get(space.widgets, limit="2", continue_=first.meta["continue"], **five)
     assert reply.failed == (410, "Expired")
-    rest = api.get(space.widgets, continue_=reply.meta["continue"], **five)
-    assert letters(rest.names) == "cdef"
-    assert int(rest.rv) > int(first.rv)
+    following = api.get(space.widgets, continue_=reply.meta["continue"], **five)
+    assert letters(following.names) == "cdef"
+    assert int(following.rv) > int(first.rv)
 
 
 # versions ---------------------------------------------------------------------------------------
@@ -193,9 +193,9 @@ def test_a_bad_label_selector_is_a_bad_request(api: Api, space: Space, selector:
 def test_field_selectors_know_name_and_namespace(
     api: Api, space: Space, five: dict[str, str], name: str
 ):
-    one = f"metadata.name={name}-a"
-    assert letters(api.get(space.widgets, fieldSelector=one).names) == "a"
-    both = f"{one},metadata.namespace={space.namespace}"
+    selector = f"metadata.name={name}-a"
+    assert letters(api.get(space.widgets, fieldSelector=selector).names) == "a"
+    both = f"{selector},metadata.namespace={space.namespace}"
     assert letters(api.get(space.widgets, fieldSelector=both).names) == "a"
     other = f"metadata.name!={name}-a"
     assert letters(api.get(space.widgets, fieldSelector=other, **five).names) == "bcde"

@@ -15,12 +15,12 @@ NAMESPACES = "/api/v1/namespaces"
 @pytest.fixture
 def fresh(api: Api, space: Space, name: str) -> Generator[str]:
     """The path of a namespace of this case alone."""
-    found = f"{space.namespace}-{name}"
-    assert api.post(NAMESPACES, {"metadata": {"name": found}}).status == 201
-    yield f"{NAMESPACES}/{found}"
-    held = f"{NAMESPACES}/{found}/configmaps/held"
+    namespace = f"{space.namespace}-{name}"
+    assert api.post(NAMESPACES, {"metadata": {"name": namespace}}).status == 201
+    yield f"{NAMESPACES}/{namespace}"
+    held = f"{NAMESPACES}/{namespace}/configmaps/held"
     api.merge(held, {"metadata": {"finalizers": None}})
-    api.delete(f"{NAMESPACES}/{found}")
+    api.delete(f"{NAMESPACES}/{namespace}")
 
 
 def test_a_namespace_is_active_and_labelled(api: Api, fresh: str):

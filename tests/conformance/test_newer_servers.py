@@ -50,8 +50,8 @@ def test_a_put_of_a_missing_object_with_a_uid_finds_nothing(api: Api, space: Spa
 
 
 def test_a_uid_precondition_names_the_key_of_the_object(api: Api, space: Space, name: str):
-    made = api.post(space.widgets, space.widget(name))
-    body = {**made.body, "metadata": {**made.meta, "uid": "another"}}
+    created = api.post(space.widgets, space.widget(name))
+    body = {**created.body, "metadata": {**created.meta, "uid": "another"}}
     reply = api.put(f"{space.widgets}/{name}", body)
     assert reply.failed == (409, "Conflict")
     key = f"/registry/{space.group}/widgets/{space.namespace}/{name}"
@@ -67,8 +67,8 @@ def test_an_eviction_names_its_pod(api: Api, space: Space, name: str):
 
 def test_pods_have_a_generation(api: Api, space: Space, name: str):
     path = f"{space.core('pods')}/{name}"
-    made = api.post(space.core("pods"), pod(name))
-    assert made.meta["generation"] == 1
+    created = api.post(space.core("pods"), pod(name))
+    assert created.meta["generation"] == 1
     assert api.merge(path, {"metadata": {"labels": {"a": "b"}}}).meta["generation"] == 1
     image = {"spec": {"containers": [{"name": "c", "image": "another"}]}}
     assert api.strategic(path, image).meta["generation"] == 2
@@ -172,8 +172,8 @@ def test_custom_resources_are_selected_by_the_fields_of_their_definition(api: Ap
     }.items():
         assert api.get(gadgets, fieldSelector=selector).names == names, selector
     assert api.get(gadgets, fieldSelector="spec.note=x").failed == (400, "BadRequest")
-    seen = api.watch(gadgets, 2, fieldSelector="spec.color=red")
-    assert seen.changes == ["ADDED:a", "ADDED:c"]
+    stream = api.watch(gadgets, 2, fieldSelector="spec.color=red")
+    assert stream.changes == ["ADDED:a", "ADDED:c"]
 
 
 @pytest.mark.since("1.32")
@@ -204,8 +204,8 @@ def test_a_selectable_field_is_a_simple_one_of_the_schema(
 
 
 def test_the_priority_classes_of_the_system_are_there(api: Api):
-    found = api.get("/apis/scheduling.k8s.io/v1/priorityclasses").items
-    values = {item["metadata"]["name"]: item["value"] for item in found}
+    classes = api.get("/apis/scheduling.k8s.io/v1/priorityclasses").items
+    values = {item["metadata"]["name"]: item["value"] for item in classes}
     assert values["system-cluster-critical"] == 2_000_000_000
     assert values["system-node-critical"] == 2_000_001_000
 
@@ -215,8 +215,8 @@ def test_replica_sets_say_which_pods_they_made(api: Api, space: Space, name: str
 
     def said() -> list[str]:
         query = "involvedObject.kind=ReplicaSet,reason=SuccessfulCreate"
-        found = api.get(space.core("events"), fieldSelector=query).items
-        return [item["message"] for item in found if f"pod: {name}-" in item["message"]]
+        events = api.get(space.core("events"), fieldSelector=query).items
+        return [item["message"] for item in events if f"pod: {name}-" in item["message"]]
 
     until(lambda: bool(said()))
     (message,) = said()

@@ -132,9 +132,9 @@ def test_a_strategic_merge_merges_lists_by_key(api: Api, deployed: str):
     assert containers(api.strategic(deployed, template(containers=[side]))) == ["side", "c"]
     named = {"name": "side", "ports": [{"containerPort": 80, "name": "http"}]}
     reply = api.strategic(deployed, template(containers=[named]))
-    (found,) = [c for c in reply.spec["template"]["spec"]["containers"] if c["name"] == "side"]
-    assert found["image"] == "b"
-    assert found["ports"] == [{"containerPort": 80, "name": "http", "protocol": "TCP"}]
+    (container,) = [c for c in reply.spec["template"]["spec"]["containers"] if c["name"] == "side"]
+    assert container["image"] == "b"
+    assert container["ports"] == [{"containerPort": 80, "name": "http", "protocol": "TCP"}]
     gone = [{"name": "side", "$patch": "delete"}]
     assert containers(api.strategic(deployed, template(containers=gone))) == ["c"]
 

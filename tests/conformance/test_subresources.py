@@ -103,11 +103,11 @@ def test_an_eviction_deletes(api: Api, space: Space, name: str):
 
 
 def test_an_administrator_may_do_anything(api: Api):
-    wanted = {"verb": "create", "resource": "pods"}
+    attributes = {"verb": "create", "resource": "pods"}
     body = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": wanted},
+        "spec": {"resourceAttributes": attributes},
     }
     reply = api.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
     assert (reply.status, reply.body["status"]["allowed"]) == (201, True)

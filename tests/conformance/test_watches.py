@@ -40,12 +40,12 @@ def test_a_watch_begins_with_what_there_is(
 
 
 def test_a_watch_from_a_version_tells_all_that_came_later(api: Api, space: Space, name: str):
-    rv, one = now(api, space), f"{space.widgets}/{name}"
+    rv, path = now(api, space), f"{space.widgets}/{name}"
     api.post(space.widgets, space.widget(name))
-    api.merge(one, {"spec": {"size": 9}})
-    api.merge(f"{one}/status", {"status": {"phase": "z"}})
-    api.merge(one, {})
-    api.delete(one)
+    api.merge(path, {"spec": {"size": 9}})
+    api.merge(f"{path}/status", {"status": {"phase": "z"}})
+    api.merge(path, {})
+    api.delete(path)
     stream = api.watch(space.widgets, 4, resourceVersion=rv, **only(name))
     assert [e["type"] for e in stream.events] == ["ADDED", "MODIFIED", "MODIFIED", "DELETED"]
     versions = [int(meta["resourceVersion"]) for meta in stream.metas]
@@ -83,11 +83,11 @@ def test_the_old_prefix_watches_too(api: Api, space: Space, two: dict[str, str],
 
 
 def test_who_leaves_the_selection_is_deleted_as_it_was(api: Api, space: Space, name: str):
-    rv, one = now(api, space), f"{space.widgets}/{name}"
+    rv, path = now(api, space), f"{space.widgets}/{name}"
     api.post(space.widgets, space.widget(name))
     for labels in ({"case": name}, {"case": f"{name}-x"}):
-        last = api.merge(one, {"metadata": {"labels": labels}})
-    api.delete(one)
+        last = api.merge(path, {"metadata": {"labels": labels}})
+    api.delete(path)
     stream = api.watch(space.widgets, resourceVersion=rv, labelSelector=f"case={name}")
     assert stream.changes == [f"ADDED:{name}", f"DELETED:{name}"]
     assert stream.metas[1]["labels"] == {"case": name}
@@ -95,11 +95,11 @@ def test_who_leaves_the_selection_is_deleted_as_it_was(api: Api, space: Space, n
 
 
 def test_the_last_finalizer_is_still_seen_in_the_end(api: Api, space: Space, name: str):
-    one = f"{space.widgets}/{name}"
-    held = api.post(space.widgets, space.widget(name, {"finalizers": ["example.com/f"]}))
-    api.delete(one)
-    api.merge(one, {"metadata": {"finalizers": None}})
-    stream = api.watch(space.widgets, 2, resourceVersion=held.rv, **only(name))
+    path = f"{space.widgets}/{name}"
+    created = api.post(space.widgets, space.widget(name, {"finalizers": ["example.com/f"]}))
+    api.delete(path)
+    api.merge(path, {"metadata": {"finalizers": None}})
+    stream = api.watch(space.widgets, 2, resourceVersion=created.rv, **only(name))
     assert stream.changes == [f"MODIFIED:{name}", f"DELETED:{name}"]
     assert [meta["finalizers"] for meta in stream.metas] == [["example.com/f"]] * 2
     assert [meta["generation"] for meta in stream.metas] == [2, 2]

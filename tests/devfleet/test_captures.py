@@ -88,7 +88,9 @@ def emulator(folder: Path) -> Generator[None]:
 
 def test_the_hub_comes_first_and_a_capture_without_it_is_refused(tmp_path: Path):
     path = captures.write(tmp_path / "c.gz", {"eu1": {"region": "eu"}, "hub": {}})
-    assert [(one.name, dict(one.labels)) for one in clusters_of(Capture.open(path))] == [
+    assert [
+        (cluster.name, dict(cluster.labels)) for cluster in clusters_of(Capture.open(path))
+    ] == [
         ("hub", {}),
         ("eu1", {"region": "eu"}),
     ]
@@ -161,12 +163,12 @@ async def test_a_capture_is_opened_with_uids_owners_and_custom_resources(tmp_pat
     ],
 )
 def test_a_fault_is_read(text: str, expected: tuple[Any, ...]):
-    found = Fault.read(text)
-    assert (found.cluster, found.kind, found.resource, found.wave, found.after) == (
+    fault = Fault.read(text)
+    assert (fault.cluster, fault.kind, fault.resource, fault.wave, fault.after) == (
         "eu1",
         *expected,
     )
-    found.check(["hub", "eu1"], ["canary"], LONG)
+    fault.check(["hub", "eu1"], ["canary"], LONG)
 
 
 @pytest.mark.parametrize(
@@ -209,11 +211,11 @@ def test_a_manifest_that_is_none_is_refused(tmp_path: Path, content: str, messag
 def test_timers_are_scaled_and_named(tmp_path: Path):
     path = tmp_path / "mcr.yaml"
     path.write_text(MANIFEST.replace("{name: smoke}", "{name: quiet, period: 10m}"))
-    found = read_manifest(path, "default", speed=20)
-    rollout = found.spec["rollout"]
+    manifest_read = read_manifest(path, "default", speed=20)
+    rollout = manifest_read.spec["rollout"]
     assert rollout["healthGate"] == {"timeout": "6s"}
     assert rollout["waves"][0]["gates"] == [{"name": "quiet", "period": "30s"}]
-    assert len(found.scaled) == 2
+    assert len(manifest_read.scaled) == 2
     assert read_manifest(path, "default", speed=1).scaled == []
 
 
@@ -254,15 +256,15 @@ def test_an_edit_that_the_distributor_refuses_is_a_failure(breaks: set[str]):
         ClusterResult("eu1", state="Unreachable" if breaks else "Applied"),
         ClusterResult("us1", state="Applied", health="Healthy"),
     ]
-    found = decide({"conditions": [ready]}, [], clusters, breaks, is_late=False)
-    assert found == (Result.FAILED, f"the distributor refuses it: InvalidSpec: {message}")
+    decision = decide({"conditions": [ready]}, [], clusters, breaks, is_late=False)
+    assert decision == (Result.FAILED, f"the distributor refuses it: InvalidSpec: {message}")
 
 
 def test_an_edit_that_is_suspended_is_unfinished():
     ready = {"type": "Ready", "status": "False", "reason": "Suspended", "message": "suspend is on"}
     clusters = [ClusterResult("eu1", state="Applied", health="Healthy")]
-    found = decide({"conditions": [ready]}, [], clusters, set(), is_late=False)
-    assert found == (Result.UNFINISHED, "suspend is on")
+    decision = decide({"conditions": [ready]}, [], clusters, set(), is_late=False)
+    assert decision == (Result.UNFINISHED, "suspend is on")
 
 
 def test_a_rollout_that_is_taken_away_is_no_news():
@@ -307,16 +309,16 @@ def test_a_rehearsal_runs_the_real_rollout_on_copies_and_contacts_nobody_else(tm
         with pytest.raises(BlockingIOError):
             real.accept()
     assert broken.returncode == 0, broken.stderr
-    found = json.loads(broken.stdout)
-    assert found["result"] == "contained"
-    assert [(one["name"], one["phase"]) for one in found["waves"]] == [
+    report = json.loads(broken.stdout)
+    assert report["result"] == "contained"
+    assert [(wave["name"], wave["phase"]) for wave in report["waves"]] == [
         ("canary", "Passed"),
         ("remaining", "Failed"),
     ]
-    by_name = {one["name"]: one for one in found["clusters"]}
+    by_name = {cluster["name"]: cluster for cluster in report["clusters"]}
     assert by_name["eu1"]["created"] == ["core/configmaps default/flags"]
     assert (by_name["us1"]["state"], by_name["us1"]["created"]) == ("Unreachable", [])
-    assert [one["fault"] for one in found["faults"]] == ["us1 dies in wave 2"]
+    assert [fault["fault"] for fault in report["faults"]] == ["us1 dies in wave 2"]
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
@@ -376,20 +378,20 @@ def test_bad_input_is_one_line_with_status_1_and_leaves_nothing(
 )
 def test_an_object_that_somebody_has_made_up_breaks_no_preparation(tmp_path: Path, body: bytes):
     path = tmp_path / "c.gz"
-    made = {"kind": "MultiClusterResource", "metadata": {"name": "m", "namespace": "a"}}
+    resource = {"kind": "MultiClusterResource", "metadata": {"name": "m", "namespace": "a"}}
     captures.write(
-        path, {"hub": {}}, [("hub", "fleetbus.dev/v1alpha1/multiclusterresources", made)]
+        path, {"hub": {}}, [("hub", "fleetbus.dev/v1alpha1/multiclusterresources", resource)]
     )
     preparation = Preparation(Capture.open(path), suspended=True)
-    (found,) = Capture.open(path).objects()
-    hostile = msgspec.structs.replace(found, object=msgspec.Raw(body))
+    (captured,) = Capture.open(path).objects()
+    hostile = msgspec.structs.replace(captured, object=msgspec.Raw(body))
     (line,) = preparation.lines("hub", [hostile])
     assert json.loads(line)["type"] == "fleetbus.dev/v1alpha1/multiclusterresources"
 
 
 def test_a_capture_with_an_object_of_an_unnamed_cluster_is_refused(tmp_path: Path):
     path = tmp_path / "c.gz"
-    made = {"kind": "ConfigMap", "metadata": {"name": "m", "namespace": "a"}}
-    captures.write(path, {"hub": {}}, [("elsewhere", "v1/configmaps", made)])
+    config_map = {"kind": "ConfigMap", "metadata": {"name": "m", "namespace": "a"}}
+    captures.write(path, {"hub": {}}, [("elsewhere", "v1/configmaps", config_map)])
     with pytest.raises(CaptureError, match="lacks the cluster 'elsewhere' of an object"):
         Preparation(Capture.open(path))

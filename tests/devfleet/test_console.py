@@ -25,8 +25,8 @@ def test_s11_rich_prints_its_own_styles_and_nothing_that_a_terminal_obeys(text: 
     table = Table("NAME")
     table.add_row(escape(text))
     console.print(f"[red]a[/] {escape(text)}", Panel.fit(Text(text, style="bold")), table)
-    shown = out.getvalue()
-    assert "\x1b[31m" in shown
-    assert "\x1b[8m" not in shown
-    plain = OWN.sub("", shown)
+    output = out.getvalue()
+    assert "\x1b[31m" in output
+    assert "\x1b[8m" not in output
+    plain = OWN.sub("", output)
     assert all(letter.isprintable() or letter == "\n" for letter in plain), plain

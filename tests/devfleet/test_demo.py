@@ -50,20 +50,20 @@ def demo(tmp_path: Path) -> Generator[subprocess.Popen[str]]:
 
 def _read_until(demo: subprocess.Popen[str], text: str) -> str:
     assert demo.stdout is not None
-    said = ""
-    while text not in said:
+    output = ""
+    while text not in output:
         line = demo.stdout.readline()
-        assert line, f"it ended before {text!r}:\n{said}"
-        said += line
-    return said
+        assert line, f"it ended before {text!r}:\n{output}"
+        output += line
+    return output
 
 
 @pytest.mark.full  # CI runs `make demo`
 def test_the_demo_plays_to_the_end_and_every_claim_holds(demo: subprocess.Popen[str]):
-    said, _ = demo.communicate(timeout=58)
+    output, _ = demo.communicate(timeout=58)
 
-    assert demo.returncode == 0, said
-    assert re.search(r"✓ All \d+ claims held, in \d+", said)
+    assert demo.returncode == 0, output
+    assert re.search(r"✓ All \d+ claims held, in \d+", output)
     for claim in (
         "every cluster is connected and completely known",
         "every member cluster runs its own variant, ready",
@@ -77,16 +77,16 @@ def test_the_demo_plays_to_the_end_and_every_claim_holds(demo: subprocess.Popen[
         "the MultiClusterResource is gone",
         "9 processes have ended, none is left",
     ):
-        assert claim in said, claim
-    assert "\x1b" not in said  # plain text in a pipe
+        assert claim in output, claim
+    assert "\x1b" not in output  # plain text in a pipe
 
 
 def test_an_interrupted_demo_stops_everything(demo: subprocess.Popen[str]):
     _read_until(demo, "ready: apiserver")
     demo.send_signal(signal.SIGINT)
-    said, _ = demo.communicate(timeout=20)
-    assert demo.returncode == 130, said
-    assert "Interrupted; every process is stopped." in said
+    output, _ = demo.communicate(timeout=20)
+    assert demo.returncode == 130, output
+    assert "Interrupted; every process is stopped." in output
 
 
 def test_a_failed_demo_says_what_failed_and_keeps_the_logs(
@@ -97,12 +97,12 @@ def test_a_failed_demo_says_what_failed_and_keeps_the_logs(
         pid for pid, command in processes_of(tmp_path).items() if "fleetbus_emulator" in command
     )
     os.kill(apiserver, signal.SIGKILL)
-    said, _ = demo.communicate(timeout=30)
-    assert demo.returncode == 1, said
-    assert "✗ The demo failed:" in said
-    assert "The logs of every process are in .fleetbus/demo-logs." in said
-    kept = {path.name for path in (tmp_path / ".fleetbus" / "demo-logs").iterdir()}
-    assert {"demo.log", "apiserver.log", "nats.log"} <= kept
+    output, _ = demo.communicate(timeout=30)
+    assert demo.returncode == 1, output
+    assert "✗ The demo failed:" in output
+    assert "The logs of every process are in .fleetbus/demo-logs." in output
+    names = {path.name for path in (tmp_path / ".fleetbus" / "demo-logs").iterdir()}
+    assert {"demo.log", "apiserver.log", "nats.log"} <= names
 
 
 def _narrator() -> tuple[Narrator, io.StringIO]:
@@ -117,9 +117,9 @@ def test_a_demo_that_cannot_begin_names_no_logs_of_an_earlier_one(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     assert show.run(clusters=3, orders=1, instant=True) == 1
-    said = capsys.readouterr().out
-    assert "The demo failed" in said
-    assert "logs" not in said
+    output = capsys.readouterr().out
+    assert "The demo failed" in output
+    assert "logs" not in output
 
 
 async def test_a_claim_that_does_not_hold_in_time_is_an_error_that_names_what_was_found():

@@ -54,15 +54,15 @@ async def fleet(tmp_path: Path) -> AsyncGenerator[CommandRig]:
 
 async def test_a_rule_is_added_shown_in_its_own_words_and_removed(fleet: CommandRig):
     words = ["fail", "status=429", "message=not now", "retryAfter=2s", "verb=list", "count=2"]
-    said = await fleet.said("add", "alpha", *words)
-    assert said == f"alpha: rule 1: {shlex.join(words)}\n"
+    output = await fleet.said("add", "alpha", *words)
+    assert output == f"alpha: rule 1: {shlex.join(words)}\n"
     assert (await fleet.rig.get())[0] == 429
 
-    shown = (await fleet.said("list")).splitlines()
-    assert shown[0].split() == ["CLUSTER", "ID", "WHAT", "HITS", "STATE"]
-    assert "fail status=429" in shown[1]
-    (seen,) = json.loads(await fleet.said("list", "alpha", "-o", "json"))
-    assert (seen["cluster"]["name"], seen["faults"][0]["hits"]) == ("alpha", 1)
+    lines = (await fleet.said("list")).splitlines()
+    assert lines[0].split() == ["CLUSTER", "ID", "WHAT", "HITS", "STATE"]
+    assert "fail status=429" in lines[1]
+    (listing,) = json.loads(await fleet.said("list", "alpha", "-o", "json"))
+    assert (listing["cluster"]["name"], listing["faults"][0]["hits"]) == ("alpha", 1)
 
     assert "had 1 hits" in await fleet.said("remove", "alpha", "1")
     assert await fleet.said("list") == "Nothing is broken in alpha.\n"
@@ -71,9 +71,9 @@ async def test_a_rule_is_added_shown_in_its_own_words_and_removed(fleet: Command
 async def test_heal_mends_rules_partitions_and_stopped_servers(fleet: CommandRig):
     await fleet.said("add", "all", "stall-watch")
     assert "cut off (refuse)" in await fleet.said("partition", "alpha", "refuse")
-    shown = await fleet.said("list")
-    assert "partition refuse" in shown
-    assert "stall-watch" in shown
+    output = await fleet.said("list")
+    assert "partition refuse" in output
+    assert "stall-watch" in output
     assert await fleet.said("heal") == "Nothing is broken in alpha.\n"
     await fleet.rig.servers.stop("alpha")
     assert "stopped" in await fleet.said("list")
@@ -88,8 +88,8 @@ async def test_the_past_and_the_identity_of_a_cluster_can_be_changed(fleet: Comm
     assert f"is at {past} again" in await fleet.said("roll-back", "alpha", str(past))
     assert not fleet.rig.has("a")
     assert f"compacted at {past}" in await fleet.said("compact", "all")
-    said = await fleet.said("swap-uid", "alpha")
-    assert said == f"alpha: is {fleet.rig.cluster.uid} now.\n"
+    output = await fleet.said("swap-uid", "alpha")
+    assert output == f"alpha: is {fleet.rig.cluster.uid} now.\n"
 
 
 async def test_a_misspelt_resource_is_a_rule_with_a_warning(fleet: CommandRig):
@@ -102,14 +102,14 @@ async def test_a_misspelt_resource_is_a_rule_with_a_warning(fleet: CommandRig):
         ("group=app",): "no group app is served; did you mean apps?",
     }
     for words, warning in warnings.items():
-        said = await fleet.said("add", "alpha", "fail", "status=503", *words)
-        assert (words, warning in said) == (words, True)
+        output = await fleet.said("add", "alpha", "fail", "status=503", *words)
+        assert (words, warning in output) == (words, True)
     assert "warning: alpha: rule 1: no resource pdos is served" in await fleet.said("list")
-    seen = json.loads(await fleet.said("list", "-o", "json"))[0]["faults"]
-    assert seen[0]["warning"].startswith("no resource pdos is served")
+    rules = json.loads(await fleet.said("list", "-o", "json"))[0]["faults"]
+    assert rules[0]["warning"].startswith("no resource pdos is served")
     for name in ("pods", "deployments.apps", "pods/log", "deployments/scale", "tokenreviews"):
-        said = await fleet.said("add", "alpha", "hang", f"resource={name}")
-        assert (name, "warning" in said) == (name, False)
+        output = await fleet.said("add", "alpha", "hang", f"resource={name}")
+        assert (name, "warning" in output) == (name, False)
 
 
 @pytest.mark.parametrize("words", [["add", "", "hang"], ["heal", ","], ["partition", ""]])
@@ -184,9 +184,9 @@ async def test_a_running_fleet_with_other_options_is_reported(
 
 
 def test_the_actions_are_shown_with_fields_that_a_rule_takes():
-    shown = CliRunner().invoke(dev, ["fault", "actions"]).output
-    assert "group-down      group=apps" in shown
-    assert "status=503" in shown
+    output = CliRunner().invoke(dev, ["fault", "actions"]).output
+    assert "group-down      group=apps" in output
+    assert "status=503" in output
 
 
 async def test_without_a_fleet_the_commands_say_so(tmp_path: Path):

@@ -96,15 +96,15 @@ async def test_types_the_canary_and_hostile_names_can_be_asked_for(fleet: FillRi
 
 
 async def test_progress_is_reported_while_it_fills(fleet: FillRig):
-    seen = await fleet.ask("eu1", objects=700)
-    assert [progress.objects for progress in seen[-2:]] == [700, 700]
-    assert len(seen) >= 3
-    assert sum(seen[-1].types.values()) == 700
-    assert all(not progress.types for progress in seen[:-1])
+    reports = await fleet.ask("eu1", objects=700)
+    assert [progress.objects for progress in reports[-2:]] == [700, 700]
+    assert len(reports) >= 3
+    assert sum(reports[-1].types.values()) == 700
+    assert all(not progress.types for progress in reports[:-1])
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["eu9", "--objects", "1"], "there is no cluster 'eu9', only hub, eu1"),
         (["eu1", "--objects", "1", "--only", "v1/pod"], "only: ['v1/pod'] are none of apps/v1/dep"),
@@ -112,10 +112,10 @@ async def test_progress_is_reported_while_it_fills(fleet: FillRig):
         (["eu1"], "Missing option '--objects'"),
     ],
 )
-async def test_what_cannot_be_filled_is_reported(fleet: FillRig, words: list[str], said: str):
+async def test_what_cannot_be_filled_is_reported(fleet: FillRig, words: list[str], message: str):
     result = await fleet.run("fill", *words)
     assert result.exit_code in (1, 2)
-    assert said in result.output
+    assert message in result.output
     assert fleet.created("eu1") == []
 
 

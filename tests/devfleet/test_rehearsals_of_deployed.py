@@ -100,7 +100,7 @@ def test_only_the_edit_counts_as_a_change(tmp_path: Path):
         manifest.write_text(json.dumps(_resource({**_SPEC, "templates": [template]})))
         command = ["rehearse", "-f", str(manifest), "--from", str(fleet), "-o", "json", *words]
         report = json.loads(run(*command))
-        return report["result"], [one["changed"] for one in report["clusters"]]
+        return report["result"], [cluster["changed"] for cluster in report["clusters"]]
 
     stack, fleet = str(tmp_path / "stack"), tmp_path / "fleet.gz"
     run("dev", "up", "--clusters", "3", "--dir", stack)

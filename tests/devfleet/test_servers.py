@@ -80,8 +80,8 @@ async def test_a_taken_port_names_the_reason(tmp_path: Path):
 
 @pytest.mark.parametrize("kind", ["nats", "valkey"])
 async def test_the_port_of_a_killed_server_is_nobody_elses(tmp_path: Path, kind: str):
-    made = nats_server(store_dir=tmp_path) if kind == "nats" else valkey_server(dir=tmp_path)
-    async with made as server:
+    starting = nats_server(store_dir=tmp_path) if kind == "nats" else valkey_server(dir=tmp_path)
+    async with starting as server:
         server.kill()
         with taken_by_chance(int(server.url.rpartition(":")[2])) as taken:
             assert not taken
@@ -90,12 +90,12 @@ async def test_the_port_of_a_killed_server_is_nobody_elses(tmp_path: Path, kind:
 
 async def test_the_servers_start_side_by_side(tmp_path: Path):
     async with (
-        valkey_server(dir=tmp_path / "1") as one,
+        valkey_server(dir=tmp_path / "1") as first,
         valkey_server(dir=tmp_path / "2") as two,
         nats_server(store_dir=tmp_path / "3") as three,
         nats_server(store_dir=tmp_path / "4") as four,
     ):
-        assert len({one.url, two.url, three.url, four.url}) == 4
+        assert len({first.url, two.url, three.url, four.url}) == 4
 
 
 @pytest.fixture

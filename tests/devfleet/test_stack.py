@@ -100,8 +100,8 @@ def test_a_state_file_without_an_owner_is_stale(tmp_path: Path):
     assert read_state(layout.state) is not None
     assert lifecycle.running_state(layout) is None
 
-    with owned(layout) as ours:
-        assert ours
+    with owned(layout) as is_owner:
+        assert is_owner
         assert is_owned(layout)
         assert lifecycle.running_state(layout) is not None
         with owned(layout) as second:
@@ -118,10 +118,10 @@ def test_in_a_folder_below_the_fleet_of_a_folder_above_is_meant(
     monkeypatch.chdir(below)
     with owned(layout):
         write_state(layout.state, StackState(phase="running", pid=os.getpid(), clusters=("hub",)))
-        asked = CliRunner().invoke(dev, ["status", "-o", "json"])
+        result = CliRunner().invoke(dev, ["status", "-o", "json"])
         named = CliRunner().invoke(dev, ["status", "-o", "json", "--dir", str(tmp_path)])
         assert not [hint for hint in hints_of(layout) if "dev env" in hint]
-    assert json.loads(asked.output)["clusters"] == ["hub"]
+    assert json.loads(result.output)["clusters"] == ["hub"]
     assert json.loads(named.output)["phase"] == "stopped"
     alone = CliRunner().invoke(dev, ["down"])
     assert str(below / ".fleetbus" / "dev") in alone.output.replace("\n", "")
@@ -143,8 +143,8 @@ def test_a_state_file_that_is_not_ours_is_no_state(tmp_path: Path, content: str)
 def test_dev_commands_say_that_nothing_runs(tmp_path: Path):
     runner = CliRunner()
     assert runner.invoke(dev, ["down", "--dir", str(tmp_path)]).exit_code == 0
-    asked = runner.invoke(dev, ["status", "--dir", str(tmp_path), "-o", "json"])
-    assert (asked.exit_code, json.loads(asked.output)["phase"]) == (1, "stopped")
+    result = runner.invoke(dev, ["status", "--dir", str(tmp_path), "-o", "json"])
+    assert (result.exit_code, json.loads(result.output)["phase"]) == (1, "stopped")
     refused = runner.invoke(dev, ["up", "--clusters", "0", "--dir", str(tmp_path)])
     assert (refused.exit_code, "at least one cluster" in refused.output) == (2, True)
 
@@ -180,8 +180,8 @@ def test_secrets_are_watched_only_if_the_plan_says_so(tmp_path: Path):
     for options, expected in (([], "false"), (["--secrets"], "true")):
         plan = read_plan([*arguments, *options])
         parts = services(plan, nats_url="", redis_url="", api_port=1)
-        watchers = [part for part in parts if part.name.startswith("watcher-")]
-        assert [part.env["FLEETBUS_WATCHER_SECRETS"] for part in watchers] == [expected] * 2
+        watchers = [child for child in parts if child.name.startswith("watcher-")]
+        assert [child.env["FLEETBUS_WATCHER_SECRETS"] for child in watchers] == [expected] * 2
     without = StackState(phase="running", pid=1)
     assert lifecycle.difference(without, None, record=False, secrets=True) == "without --secrets"
     assert lifecycle.difference(without, None, record=False) == ""
@@ -204,13 +204,13 @@ def test_dev_env_prints_what_a_shell_needs_to_use_the_fleet(tmp_path: Path):
     )
     with owned(layout):
         write_state(layout.state, state)
-        seen = runner.invoke(dev, ["env", "--dir", str(layout.root)])
+        result = runner.invoke(dev, ["env", "--dir", str(layout.root)])
         settings = json.loads(
             runner.invoke(dev, ["env", "--dir", str(layout.root), "-o", "json"]).output
         )
-    asked = f"{seen.stdout}\nprintenv FLEETBUS_HUB_CLUSTER FLEETBUS_PROVIDERS KUBECONFIG"
-    seen = _output(asked).splitlines()
-    assert seen == ["hub", '[{"type": "cluster"}]', str(layout.kubeconfig)]
+    script = f"{result.stdout}\nprintenv FLEETBUS_HUB_CLUSTER FLEETBUS_PROVIDERS KUBECONFIG"
+    result = _output(script).splitlines()
+    assert result == ["hub", '[{"type": "cluster"}]', str(layout.kubeconfig)]
     assert settings["FLEETBUS_REDIS_URL"] == state.redis_url
     assert settings["FLEETBUS_API_URL"] == state.api_url
 
@@ -233,48 +233,50 @@ async def test_dev_status_says_that_the_ground_truth_is_not_recorded_any_more(tm
     cluster = Cluster("hub")
     cluster.truth.record_problem = "truth/hub.jsonl ends before number 7: no space left"
     async with serve([cluster]) as servers, serve_admin(servers) as url:
-        part = PartState(
+        apiserver = PartState(
             name="apiserver", pid=os.getpid(), log="", ready_url=url.replace("http", "tcp")
         )
         running = StackState(
-            phase="running", pid=os.getpid(), parts=(part,), admin_url=url, record=True
+            phase="running", pid=os.getpid(), parts=(apiserver,), admin_url=url, record=True
         )
         with owned(layout):
             write_state(layout.state, running)
             arguments = ["status", "--dir", str(layout.root), "-o", "json"]
-            asked = await asyncio.to_thread(CliRunner().invoke, dev, arguments)
+            result = await asyncio.to_thread(CliRunner().invoke, dev, arguments)
             cluster.truth.record_problem = ""
             healed = await asyncio.to_thread(CliRunner().invoke, dev, arguments)
-    (seen,) = json.loads(asked.output)["parts"]
-    assert (asked.exit_code, seen["state"]) == (1, "not ready")
-    assert seen["problem"] == "truth/hub.jsonl ends before number 7: no space left"
+    (status,) = json.loads(result.output)["parts"]
+    assert (result.exit_code, status["state"]) == (1, "not ready")
+    assert status["problem"] == "truth/hub.jsonl ends before number 7: no space left"
     assert healed.exit_code == 0
 
 
 @pytest.mark.full
 async def test_a_stack_starts_breaks_mends_and_leaves_no_process(tmp_path: Path):
     before = set(running_children())
-    seen: list[tuple[str, bool]] = []
+    reports: list[tuple[str, bool]] = []
     plan = _plan(tmp_path, clusters=2)
-    async with Stack(plan, report=lambda name, ready: seen.append((name, ready))) as stack:
-        assert {part.state for part in await stack.status()} == {"ready"}
-        names = {part.name for part in await stack.status()}
+    async with Stack(plan, report=lambda name, ready: reports.append((name, ready))) as stack:
+        assert {child.state for child in await stack.status()} == {"ready"}
+        names = {child.name for child in await stack.status()}
         assert {NATS, VALKEY, "apiserver", "watcher-hub", "watcher-eu1"} < names
 
         stack.kill("watcher-eu1")
         assert stack.ended() == ["watcher-eu1"]
-        assert [it.name for it in await stack.status() if it.state == "ended"] == ["watcher-eu1"]
+        assert [child.name for child in await stack.status() if child.state == "ended"] == [
+            "watcher-eu1"
+        ]
         urls = (stack.nats_url, stack.redis_url)
         for name in ("watcher-eu1", NATS, VALKEY):
-            seen.clear()
+            reports.clear()
             await stack.restart(name)
-            assert seen == [(name, False), (name, True)]
+            assert reports == [(name, False), (name, True)]
 
         assert (stack.nats_url, stack.redis_url) == urls
         await eventually(lambda: _all_ready(stack), within=timedelta(seconds=20))
         with pytest.raises(ChildError, match="in memory"):
             await stack.restart("apiserver")
-        pids = [part.pid for part in stack.state().parts]
+        pids = [child.pid for child in stack.state().parts]
         assert all(map(is_alive, pids))
     assert not any(map(is_alive, pids))
     assert set(running_children()) == before
@@ -292,7 +294,7 @@ async def test_a_part_that_ends_early_is_reported_with_its_last_words(tmp_path: 
 
 
 async def _all_ready(stack: Stack) -> bool:
-    return all(part.state == "ready" for part in await stack.status())
+    return all(child.state == "ready" for child in await stack.status())
 
 
 @pytest.fixture
@@ -327,9 +329,9 @@ def test_dev_up_on_a_running_fleet_names_the_parts_that_are_not_ready(tmp_path: 
     layout.kubeconfig.write_text(json.dumps({"contexts": [context], "clusters": [cluster]}))
     with owned(layout):
         write_state(layout.state, state)
-        said = _dev(layout, "up")
-    assert said.exit_code == 0, said.output
-    assert "nats is not ready: its process has ended; see nats.log" in said.output
+        result = _dev(layout, "up")
+    assert result.exit_code == 0, result.output
+    assert "nats is not ready: its process has ended; see nats.log" in result.output
 
 
 def test_dev_up_that_is_interrupted_says_so_and_leaves_no_process(layout: Layout):
@@ -339,8 +341,8 @@ def test_dev_up_that_is_interrupted_says_so_and_leaves_no_process(layout: Layout
         assert interrupted.stdout is not None
         assert "ready: nats" in interrupted.stdout.readline()
         interrupted.send_signal(signal.SIGINT)
-        _, said = interrupted.communicate(timeout=30)
-    assert (interrupted.returncode, said) == (
+        _, output = interrupted.communicate(timeout=30)
+    assert (interrupted.returncode, output) == (
         130,
         "fleetbus dev: interrupted; every process is stopped\n",
     )
@@ -364,7 +366,7 @@ async def test_dev_up_leaves_a_fleet_that_mends_and_whose_hints_work_until_down(
     assert "already runs" in again.output
     assert file.read_text() == "server: 8888\n", "an existing file is never overwritten"
     ending = ("distributor", "query-api", NATS, VALKEY)
-    killed = {part.pid for part in state.parts if part.name in ending}
+    killed = {child.pid for child in state.parts if child.name in ending}
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
     mended = await eventually(lambda: _mended(layout, killed), within=timedelta(seconds=20))
@@ -375,17 +377,17 @@ async def test_dev_up_leaves_a_fleet_that_mends_and_whose_hints_work_until_down(
     await eventually(lambda: _knows_all(mended, "v1/pods"), within=timedelta(seconds=30))
     await eventually(lambda: _knows_all(mended, _GHOSTS), within=timedelta(seconds=20))
 
-    seen = await asyncio.to_thread(_dev, layout, "env", "-o", "json")
-    settings = json.loads(seen.output)
+    env = await asyncio.to_thread(_dev, layout, "env", "-o", "json")
+    settings = json.loads(env.output)
     assert (settings["FLEETBUS_NATS_URL"], settings["FLEETBUS_API_URL"]) == (
         mended.nats_url,
         mended.api_url,
     )
-    shown = hints(state, layout)
-    assert [hint.command for hint in shown if hint.command not in first.output] == []
-    said = await asyncio.to_thread(_try_all, [hint.command for hint in shown])
+    all_hints = hints(state, layout)
+    assert [hint.command for hint in all_hints if hint.command not in first.output] == []
+    outputs = await asyncio.to_thread(_try_all, [hint.command for hint in all_hints])
 
-    assert "web" in said[_SHOWN]
+    assert "web" in outputs[_SHOWN]
     assert not any(is_alive(pid) for pid in {*_pids(state), *_pids(mended)})
     assert not layout.state.exists()
 
@@ -408,12 +410,12 @@ async def _define_ghosts(state: StackState) -> None:
 
 
 async def _mended(layout: Layout, killed: set[int]) -> StackState | None:
-    asked = await asyncio.to_thread(_dev, layout, "status", "-o", "json")
-    states = {part["state"] for part in json.loads(asked.output)["parts"]}
+    result = await asyncio.to_thread(_dev, layout, "status", "-o", "json")
+    states = {child["state"] for child in json.loads(result.output)["parts"]}
     state = lifecycle.running_state(layout)
     if state is None or killed & set(_pids(state)) or states != {"ready"}:
         return None
-    assert asked.exit_code == 0
+    assert result.exit_code == 0
     return state
 
 
@@ -431,10 +433,10 @@ def _try_all(commands: list[str]) -> dict[str, str]:
         script = "; ".join([*exports, command])
         return command, _first_line(script) if follows else _output(script)
 
-    said = [tried(first)]
+    outputs = [tried(first)]
     with ThreadPoolExecutor(3) as threads:
-        said += threads.map(tried, others if FULL else [_SHOWN, *others[::3]])
-    return dict([*said, tried(last)])
+        outputs += threads.map(tried, others if FULL else [_SHOWN, *others[::3]])
+    return dict([*outputs, tried(last)])
 
 
 def _output(script: str) -> str:
@@ -473,8 +475,8 @@ async def test_a_killed_supervisor_takes_its_fleet_along_and_its_state_is_stale(
 
 def _with_services(layout: Layout) -> StackState | None:
     state = read_state(layout.state)
-    return state if state and any(part.name == "distributor" for part in state.parts) else None
+    return state if state and any(child.name == "distributor" for child in state.parts) else None
 
 
 def _pids(state: StackState) -> list[int]:
-    return [state.pid, *(part.pid for part in state.parts)]
+    return [state.pid, *(child.pid for child in state.parts)]

@@ -12,7 +12,7 @@ from support.api.rbac import calls_of_audit_event, grants_of, missing, unused
 
 KINDS: Final = "roles,rolebindings,clusterroles,clusterrolebindings"
 _NAMESPACES: Final = ("fleetbus", "fleetbus-system")
-_USERS: Final = tuple(f"system:serviceaccount:{one}:" for one in _NAMESPACES)
+_USERS: Final = tuple(f"system:serviceaccount:{namespace}:" for namespace in _NAMESPACES)
 _OF_DOCTOR: Final = frozenset({("list", "serviceaccounts"), ("list", "deployments")})
 """`fleetbus doctor` tries to, with the rights of the pod that it runs in, and goes on without."""
 
@@ -34,9 +34,9 @@ def compare(objects: Sequence[Object], audit_log: Path) -> Rights:
         objects: all roles and bindings of the cluster.
         audit_log: of its API server.
     """
-    bindings = [one for one in objects if one["kind"].endswith("Binding") and _is_ours(one)]
-    names = {(one["roleRef"]["kind"], one["roleRef"]["name"]) for one in bindings}
-    roles = [one for one in objects if (one["kind"], one["metadata"]["name"]) in names]
+    bindings = [obj for obj in objects if obj["kind"].endswith("Binding") and _is_ours(obj)]
+    names = {(binding["roleRef"]["kind"], binding["roleRef"]["name"]) for binding in bindings}
+    roles = [obj for obj in objects if (obj["kind"], obj["metadata"]["name"]) in names]
     calls = [
         call
         for event in map(json.loads, audit_log.read_text().splitlines())
@@ -49,4 +49,4 @@ def compare(objects: Sequence[Object], audit_log: Path) -> Rights:
 
 
 def _is_ours(binding: Mapping[str, Any]) -> bool:
-    return any(one.get("namespace") in _NAMESPACES for one in binding.get("subjects") or ())
+    return any(subject.get("namespace") in _NAMESPACES for subject in binding.get("subjects") or ())

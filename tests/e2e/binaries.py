@@ -72,16 +72,16 @@ def chosen_release() -> Release:
         ProgramsMissingError: it is no version, or a minor version that is not in `RELEASES`.
     """
     text = os.environ.get(CHOSEN) or DEFAULT.version
-    found = re.fullmatch(r"v?(\d+)\.(\d+)(\.\d+)?", text)
-    if not found:
+    match = re.fullmatch(r"v?(\d+)\.(\d+)(\.\d+)?", text)
+    if not match:
         raise ProgramsMissingError(f"{CHOSEN}={text} is no version like 1.37 or v1.37.2")
-    minor = int(found[1]), int(found[2])
-    known = [release for release in RELEASES if release.minor == minor]
-    if not found[3]:
-        if not known:
+    minor = int(match[1]), int(match[2])
+    releases = [release for release in RELEASES if release.minor == minor]
+    if not match[3]:
+        if not releases:
             listed = ", ".join(release.version for release in RELEASES)
             raise ProgramsMissingError(f"{CHOSEN}={text}: name a whole version; known: {listed}")
-        return known[-1]
+        return releases[-1]
     older = [release for release in RELEASES if release.minor <= minor]
     return replace((older or RELEASES)[-1 if older else 0], version=f"v{text.removeprefix('v')}")
 
@@ -93,11 +93,11 @@ def find_programs() -> Path:
         ProgramsMissingError: there are none, and they cannot be built.
     """
     release = chosen_release()
-    if given := os.environ.get(GIVEN):
-        folder = Path(given)
+    if chosen_folder := os.environ.get(GIVEN):
+        folder = Path(chosen_folder)
         if missing := _missing(folder):
             raise ProgramsMissingError(
-                f"{GIVEN}={given} lacks {', '.join(missing)}: name a folder with"
+                f"{GIVEN}={chosen_folder} lacks {', '.join(missing)}: name a folder with"
                 f" {', '.join(REQUIRED)} of Kubernetes {release.version}, or unset it to build them"
             )
         _check_version(folder, release)
@@ -170,10 +170,10 @@ def _build(folder: Path, release: Release, missing: list[str]) -> None:
         if "etcd" in missing:
             _write_module(module / "etcd", release.go, {_ETCD: release.etcd}, {})
             _go_build(module / "etcd", folder, {"etcd": _ETCD}, flags="")
-        if wanted := {name: package for name, package in _COMMANDS.items() if name in missing}:
+        if packages := {name: package for name, package in _COMMANDS.items() if name in missing}:
             requires = {"k8s.io/kubernetes": release.version}
             _write_module(module / "kubernetes", release.go, requires, _staging(module, release))
-            _go_build(module / "kubernetes", folder, wanted, flags=_version_flags(release))
+            _go_build(module / "kubernetes", folder, packages, flags=_version_flags(release))
 
 
 def _write_module(
@@ -191,38 +191,38 @@ def _staging(folder: Path, release: Release) -> dict[str, str]:
 
     Its go.mod names them by folders, which a module that requires it does not have.
     """
-    asked = ["go", "mod", "download", "-json", f"k8s.io/kubernetes@{release.version}"]
-    module = json.loads(_run(asked, folder).stdout)
+    command = ["go", "mod", "download", "-json", f"k8s.io/kubernetes@{release.version}"]
+    module = json.loads(_run(command, folder).stdout)
     names = re.findall(r"(k8s\.io/[a-z0-9-]+) => \./staging", Path(module["GoMod"]).read_text())
     return dict.fromkeys(sorted(set(names)), release.version.replace("v1", "v0", 1))
 
 
 def _version_flags(release: Release) -> str:
     major, minor = map(str, release.minor)
-    said = {"gitVersion": release.version, "gitMajor": major, "gitMinor": minor}
+    values = {"gitVersion": release.version, "gitMajor": major, "gitMinor": minor}
     places = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
     return " ".join(
-        f"-X {place}.{name}={value}" for place in places for name, value in said.items()
+        f"-X {place}.{name}={value}" for place in places for name, value in values.items()
     )
 
 
 def _helm_flags() -> str:
     """The version, and the one of Kubernetes that `helm template` and `helm lint` assume."""
     major, minor = DEFAULT.minor
-    said = {"internal/version.version": HELM}
+    values = {"internal/version.version": HELM}
     for place in ("pkg/chartutil", "pkg/lint/rules"):
-        said |= {f"{place}.k8sVersionMajor": major, f"{place}.k8sVersionMinor": minor}
-    return " ".join(f"-X helm.sh/helm/v3/{name}={value}" for name, value in said.items())
+        values |= {f"{place}.k8sVersionMajor": major, f"{place}.k8sVersionMinor": minor}
+    return " ".join(f"-X helm.sh/helm/v3/{name}={value}" for name, value in values.items())
 
 
-def _go_build(module: Path, folder: Path, wanted: dict[str, str], *, flags: str) -> None:
+def _go_build(module: Path, folder: Path, packages: dict[str, str], *, flags: str) -> None:
     """Build into a folder beside and move: a build that is interrupted leaves no half a program."""
-    for name, package in wanted.items():
-        made = module / name
+    for name, package in packages.items():
+        binary = module / name
         # `-mod=mod` writes the requirements that are needed; `go mod tidy` would fetch tests, too.
         command = ["go", "build", "-mod=mod", "-trimpath", "-ldflags", f"-s -w {flags}"]
-        _run([*command, "-o", str(made), package], module)
-        shutil.move(made, folder / name)
+        _run([*command, "-o", str(binary), package], module)
+        shutil.move(binary, folder / name)
         print(f"built {name}", file=sys.stderr)
 
 

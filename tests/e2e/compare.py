@@ -70,42 +70,44 @@ async def settle(
         truth: Truth = {}
         for cluster, api in apis.items():
             truth |= await asyncio.to_thread(list_cluster, cluster, api, denied)
-        found = [
+        differences = [
             *stream_differences(truth, subscriber),
             *await _snapshot_differences(truth, redis, list(apis)),
         ]
         seconds = time.monotonic() - began
-        if not found or seconds > within.total_seconds():
-            return Settled(seconds, sum(map(len, truth.values())), tuple(found), last)
-        last = tuple(found[-_SHOWN:])
+        if not differences or seconds > within.total_seconds():
+            return Settled(seconds, sum(map(len, truth.values())), tuple(differences), last)
+        last = tuple(differences[-_SHOWN:])
         await asyncio.sleep(_PAUSE)
 
 
 def stream_differences(truth: Truth, subscriber: Subscriber) -> list[str]:
     """Describe the objects whose state at the subscriber differs from the API servers' lists."""
-    found: list[str] = []
+    differences: list[str] = []
     for place in sorted({*truth, *subscriber.places}):
         listed = truth.get(place, {})
-        found += _differences("stream", place, listed, subscriber.alive(place))
+        differences += _differences("stream", place, listed, subscriber.alive(place))
         uids = {uid for uid, _ in listed.values()}
         if wrong := subscriber.deleted[place] & uids:
-            found.append(f"stream {' '.join(place)}: `deleted` of {len(wrong)} that are there")
-    return found
+            differences.append(
+                f"stream {' '.join(place)}: `deleted` of {len(wrong)} that are there"
+            )
+    return differences
 
 
 async def _snapshot_differences(truth: Truth, redis: Redis, clusters: list[str]) -> list[str]:
     reader = SnapshotReader(redis, SnapshotKeys())
-    found: list[str] = []
+    differences: list[str] = []
     for cluster in clusters:
-        known = {(cluster, record.key) for record in await reader.resources(cluster)}
-        for place in sorted(known | {place for place in truth if place[0] == cluster}):
-            held = await _rows(redis, place)
-            found += _differences("snapshot", place, truth.get(place, {}), held)
+        places = {(cluster, record.key) for record in await reader.resources(cluster)}
+        for place in sorted(places | {place for place in truth if place[0] == cluster}):
+            rows = await _rows(redis, place)
+            differences += _differences("snapshot", place, truth.get(place, {}), rows)
             if place in truth:
                 fresh = (await reader.freshness([cluster], place[1]))[cluster]
                 if not fresh.is_complete:
-                    found.append(f"snapshot {' '.join(place)}: not complete: {fresh.reason}")
-    return found
+                    differences.append(f"snapshot {' '.join(place)}: not complete: {fresh.reason}")
+    return differences
 
 
 async def _rows(redis: Redis, place: Place) -> Found:
@@ -118,14 +120,14 @@ async def _rows(redis: Redis, place: Place) -> Found:
     }
 
 
-def _differences(what: str, place: Place, listed: Found, reported: Found) -> list[str]:
+def _differences(subject: str, place: Place, listed: Found, reported: Found) -> list[str]:
     groups = {
         "lost": listed.keys() - reported.keys(),
         "not gone": reported.keys() - listed.keys(),
         "old": {key for key in listed.keys() & reported.keys() if listed[key] != reported[key]},
     }
     return [
-        f"{what} {' '.join(place)}: {len(names)} {kind}, "
+        f"{subject} {' '.join(place)}: {len(names)} {kind}, "
         f"like {_shown(sorted(names), listed, reported)}"
         for kind, names in groups.items()
         if names
@@ -133,7 +135,7 @@ def _differences(what: str, place: Place, listed: Found, reported: Found) -> lis
 
 
 def _shown(names: list[str], listed: Found, reported: Found) -> str:
-    shown = names[:_SHOWN]
+    examples = names[:_SHOWN]
     return "; ".join(
-        f"{name}: {listed.get(name)} reported as {reported.get(name)}" for name in shown
+        f"{name}: {listed.get(name)} reported as {reported.get(name)}" for name in examples
     )

@@ -80,10 +80,10 @@ class Access:
         secret = _made(self.api.post(_SECRETS, {"metadata": {"name": name}}))
         uid = secret["metadata"]["uid"]
         bound = {"kind": "Secret", "apiVersion": "v1", "name": name, "uid": uid}
-        asked: dict[str, Any] = {
+        request: dict[str, Any] = {
             "spec": {"audiences": [], "expirationSeconds": 3600, "boundObjectRef": bound}
         }
-        token = _made(self.api.post(f"{_ACCOUNTS}/{ACCOUNT}/token", asked))["status"]["token"]
+        token = _made(self.api.post(f"{_ACCOUNTS}/{ACCOUNT}/token", request))["status"]["token"]
         self.kubeconfig = self.plane.write_kubeconfig("watcher", token=token)
 
     def _revoke(self, name: str) -> None:
@@ -95,9 +95,9 @@ def documented_role() -> dict[str, Any]:
     """The ClusterRole that the documentation tells people to apply."""
     for block in re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL):
         # Other blocks are of other forms, and one is a list.
-        for found in list(yaml.load_all(block, yaml.CSafeLoader)):
-            if "ClusterRole" in str(found) and found["kind"] == "ClusterRole":
-                return found
+        for document in list(yaml.load_all(block, yaml.CSafeLoader)):
+            if "ClusterRole" in str(document) and document["kind"] == "ClusterRole":
+                return document
     raise LookupError(f"{DOCUMENT} has no ClusterRole")
 
 
@@ -158,9 +158,9 @@ class Services:
         return {"type": "kubeconfig", "paths": paths}
 
     def _start_watcher(self, cluster: str, replica: str) -> None:
-        which = ("--cluster", cluster, "--replica", replica, "--context", cluster)
+        arguments = ("--cluster", cluster, "--replica", replica, "--context", cluster)
         kubeconfig = str(self.access[cluster].kubeconfig)
-        command = installed("fleetbus-watcher", *which, "--kubeconfig", kubeconfig)
+        command = installed("fleetbus-watcher", *arguments, "--kubeconfig", kubeconfig)
         self._start(replica, command)
 
     def _start(self, name: str, command: list[str], **environment: str) -> None:
@@ -169,8 +169,8 @@ class Services:
             "FLEETBUS_REDIS_URL": self.valkey.url,
             "FLEETBUS_HEALTH_PORT": "0",
         }
-        whole = {**os.environ, **shared, **environment}
-        self.children[name] = Child(name, command, log=self.folder / f"{name}.log", env=whole)
+        variables = {**os.environ, **shared, **environment}
+        self.children[name] = Child(name, command, log=self.folder / f"{name}.log", env=variables)
 
 
 @asynccontextmanager
@@ -185,10 +185,10 @@ async def services(planes: Mapping[str, Plane], folder: Path) -> AsyncGenerator[
         nats_server(store_dir=folder / "nats") as nats,
         valkey_server(dir=folder / "valkey") as valkey,
     ):
-        found = Services(folder, nats, valkey, access)
+        opened = Services(folder, nats, valkey, access)
         try:
-            yield found
+            yield opened
         finally:
-            await stop_children(list(found.children.values()))
-            for one in access.values():
-                one.api.http.close()
+            await stop_children(list(opened.children.values()))
+            for plane_access in access.values():
+                plane_access.api.http.close()

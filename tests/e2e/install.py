@@ -158,114 +158,120 @@ class Installation:
 # --- what has to be true after a step -------------------------------------------------------------
 
 
-async def _stores_run(found: Installation) -> None:
-    found.stores = await _stores(found)
-    assert len(found.stores) == 2, f"pods of NATS and Valkey: {sorted(found.stores)}"
+async def _stores_run(installed: Installation) -> None:
+    installed.stores = await _stores(installed)
+    assert len(installed.stores) == 2, f"pods of NATS and Valkey: {sorted(installed.stores)}"
     # `helm test` asked both pods of each of the five Deployments.
-    (log,) = found.kubelet.glob("logs/fleetbus/fleetbus-test/*.log")
+    (log,) = installed.kubelet.glob("logs/fleetbus/fleetbus-test/*.log")
     assert log.read_text().count(": ready\n") == 10, log.read_text()
 
 
-async def _stores(found: Installation) -> dict[str, str]:
+async def _stores(installed: Installation) -> dict[str, str]:
     """UIDs of the pods of the StatefulSets, by name."""
-    pods = json.loads(await found.ask("hub", "-n", "fleetbus", "get", "pods", "-o", "json"))
+    pods = json.loads(await installed.ask("hub", "-n", "fleetbus", "get", "pods", "-o", "json"))
     return {
-        one["metadata"]["name"]: one["metadata"]["uid"]
-        for one in pods["items"]
-        if one["metadata"].get("ownerReferences", [{}])[0].get("kind") == "StatefulSet"
+        pod["metadata"]["name"]: pod["metadata"]["uid"]
+        for pod in pods["items"]
+        if pod["metadata"].get("ownerReferences", [{}])[0].get("kind") == "StatefulSet"
     }
 
 
-async def _pods_are_greeted(found: Installation) -> None:
+async def _pods_are_greeted(installed: Installation) -> None:
     """Pods of both clusters reach the controller; each by the watcher that the page gave it.
 
     A watcher, a controller and a subscriber more are no reason to restart NATS or Valkey.
     """
-    stores = await _stores(found)
-    assert stores == found.stores, f"NATS or Valkey restarted: {found.stores} became {stores}"
+    stores = await _stores(installed)
+    assert stores == installed.stores, (
+        f"NATS or Valkey restarted: {installed.stores} became {stores}"
+    )
     for cluster in PODS:
-        await found.ask(cluster, "create", "-f", "-", text=json.dumps(_POD))
+        await installed.ask(cluster, "create", "-f", "-", text=json.dumps(_POD))
     for cluster in PODS:
         line = f"{cluster} / default / greeted: "
-        await eventually(lambda line=line: line in found.log("fleetbus-reconciler-hello"), _SOON)
-    watchers = [path.name for path in found.kubelet.glob("logs/fleetbus/fleetbus-watcher-eu1-*")]
+        await eventually(
+            lambda line=line: line in installed.log("fleetbus-reconciler-hello"), _SOON
+        )
+    watchers = [
+        path.name for path in installed.kubelet.glob("logs/fleetbus/fleetbus-watcher-eu1-*")
+    ]
     assert len(watchers) >= 2, f"pods of the watcher of eu1: {watchers}"
 
 
-async def _subscriber_reads_its_subjects(found: Installation) -> None:
+async def _subscriber_reads_its_subjects(installed: Installation) -> None:
     for cluster in PODS:
-        await found.ask(cluster, "-n", "default", "create", "configmap", "news")
+        await installed.ask(cluster, "-n", "default", "create", "configmap", "news")
         line = f"added {cluster} core configmaps default news"
-        await eventually(lambda line=line: line in found.log("audit"), _SOON)
-    subjects = found.log("audit")
+        await eventually(lambda line=line: line in installed.log("audit"), _SOON)
+    subjects = installed.log("audit")
     assert " pods " not in subjects, f"the subscriber reads more than its subjects: {subjects}"
 
 
-async def _fleet_works_and_an_upgrade_changes_nothing(found: Installation) -> None:
+async def _fleet_works_and_an_upgrade_changes_nothing(installed: Installation) -> None:
     """The object is placed; passwords, certificates and pods survive the same upgrade again."""
     # The commands are in the output, too, before what they wrote.
-    findings = found.output.partition("FINDING")[2]
-    assert findings, found.output
+    findings = installed.output.partition("FINDING")[2]
+    assert findings, installed.output
     assert "warn " not in findings, findings
     assert "ERROR" not in findings, findings
     for cluster in PODS:
-        data = await found.ask(cluster, "get", "configmap", "web", "-o", "jsonpath={.data}")
+        data = await installed.ask(cluster, "get", "configmap", "web", "-o", "jsonpath={.data}")
         assert json.loads(data) == {"greeting": f"hello from {cluster}"}, f"{cluster}: {data}"
-    before = await _kept(found)
+    before = await _kept(installed)
     again = "helm upgrade fleetbus charts/fleetbus -n fleetbus -f values.yaml"
-    await found.take(Step("upgrade again", again, is_file=False))
+    await installed.take(Step("upgrade again", again, is_file=False))
     await asyncio.sleep(_CONTROLLERS.total_seconds())
-    after = await _kept(found)
+    after = await _kept(installed)
     changed = sorted(key for key in before | after if before.get(key) != after.get(key))
     assert not changed, f"the same upgrade again changed these UIDs: {changed}"
-    await _rights_suffice(found)
+    await _rights_suffice(installed)
 
 
-async def _rights_suffice(found: Installation) -> None:
+async def _rights_suffice(installed: Installation) -> None:
     """Nobody asked for what the rendered roles do not give; what they give in vain is reported."""
     for cluster in NAMES:
-        log = found.folder / cluster / "audit.log"
+        log = installed.folder / cluster / "audit.log"
         if not log.exists():  # an emulated one
             continue
-        roles = json.loads(await found.ask(cluster, "get", KINDS, "-A", "-o", "json"))["items"]
+        roles = json.loads(await installed.ask(cluster, "get", KINDS, "-A", "-o", "json"))["items"]
         rights = compare(roles, log)
-        found.unused[cluster] = rights.unused
+        installed.unused[cluster] = rights.unused
         assert not rights.missing, f"{cluster}: refused for lack of rights: {rights.missing}"
 
 
-async def _kept(found: Installation) -> Json:
+async def _kept(installed: Installation) -> Json:
     """UIDs of the pods, and what is in the Secrets."""
     read = ("-n", "fleetbus", "get", "-o", "json")
-    pods = json.loads(await found.ask("hub", *read, "pods"))["items"]
-    secrets = json.loads(await found.ask("hub", *read, "secrets"))["items"]
-    mine = [one for one in secrets if not one["type"].startswith("helm.sh/")]
-    return {one["metadata"]["uid"]: one.get("data") for one in (*pods, *mine)}
+    pods = json.loads(await installed.ask("hub", *read, "pods"))["items"]
+    secrets = json.loads(await installed.ask("hub", *read, "secrets"))["items"]
+    mine = [secret for secret in secrets if not secret["type"].startswith("helm.sh/")]
+    return {obj["metadata"]["uid"]: obj.get("data") for obj in (*pods, *mine)}
 
 
-async def _only_what_the_page_says_is_left(found: Installation) -> None:
+async def _only_what_the_page_says_is_left(installed: Installation) -> None:
     """Disks and a finished pod, and of the fleet nothing on the members."""
     in_release = ("get", _KINDS, "-n", "fleetbus")
-    await eventually(lambda: _is_left(found, "hub", in_release, _LEFT), _SOON)
+    await eventually(lambda: _is_left(installed, "hub", in_release, _LEFT), _SOON)
     cluster_wide = ("get", "clusterroles,clusterrolebindings,clusters.fleetbus.dev")
-    await eventually(lambda: _is_left(found, "hub", cluster_wide, set()), _SOON)
+    await eventually(lambda: _is_left(installed, "hub", cluster_wide, set()), _SOON)
     secrets = ("get", "secrets", "-n", "fleetbus-clusters")
-    await eventually(lambda: _is_left(found, "hub", secrets, set()), _SOON)
-    made = ("get", "namespaces,clusterroles,clusterrolebindings")
+    await eventually(lambda: _is_left(installed, "hub", secrets, set()), _SOON)
+    command = ("get", "namespaces,clusterroles,clusterrolebindings")
     for cluster in PODS:
-        await eventually(lambda name=cluster: _is_left(found, name, made, set()), _SOON)
-        placed = await found.ask(cluster, "get", "configmaps", "-n", "default", "-o", "name")
+        await eventually(lambda name=cluster: _is_left(installed, name, command, set()), _SOON)
+        placed = await installed.ask(cluster, "get", "configmaps", "-n", "default", "-o", "name")
         assert "configmap/web" not in placed, f"left in {cluster}: {placed}"
 
 
 async def _is_left(
-    found: Installation, cluster: str, get: Sequence[str], expected: AbstractSet[str]
+    installed: Installation, cluster: str, get: Sequence[str], expected: AbstractSet[str]
 ) -> bool:
     """Whether these are the objects with our name."""
-    names = (await found.ask(cluster, *get, "-o", "name")).split()
-    ours = {name for name in names if "fleetbus" in name or "audit" in name}
-    if ours != expected:
-        print(f"left on {cluster}: {sorted(ours - expected)}", flush=True)
-    return ours == expected
+    names = (await installed.ask(cluster, *get, "-o", "name")).split()
+    names_left = {name for name in names if "fleetbus" in name or "audit" in name}
+    if names_left != expected:
+        print(f"left on {cluster}: {sorted(names_left - expected)}", flush=True)
+    return names_left == expected
 
 
 CHECKS: Final[Mapping[str, Check]] = {
@@ -300,15 +306,15 @@ async def emulated_clusters(folder: Path) -> AsyncGenerator[dict[str, Path]]:
     """Emulated control planes with access control."""
     admin = User("admin", ("system:masters", "system:authenticated"))
     async with AsyncExitStack() as exits:
-        found: dict[str, Path] = {}
+        kubeconfigs: dict[str, Path] = {}
         for number, name in enumerate(NAMES, 1):
             cluster = Cluster(name, tokens={ADMIN_TOKEN: admin}, authorize="rbac")
             serving = serve([cluster], host=f"10.1.0.{number}", tls=True)
             servers = await exits.enter_async_context(serving)
             await exits.enter_async_context(simulate([cluster], controllers=CONTROL_PLANE))
-            found[name] = folder / f"{name}.kubeconfig"
-            servers.write_kubeconfig(found[name], ADMIN_TOKEN)
-        yield found
+            kubeconfigs[name] = folder / f"{name}.kubeconfig"
+            servers.write_kubeconfig(kubeconfigs[name], ADMIN_TOKEN)
+        yield kubeconfigs
 
 
 @asynccontextmanager
@@ -317,31 +323,31 @@ async def installation(folder: Path, *, emulated: bool) -> AsyncGenerator[Instal
     programs, helm = find_programs(), find_helm(may_build=not emulated)
     clusters = emulated_clusters(folder) if emulated else real_clusters(folder, programs)
     async with clusters as kubeconfigs:
-        found = Installation(folder, programs / "kubectl", kubeconfigs)
-        write_stand_ins(folder / "bin", found.kubelet, found.kubectl)
+        opened = Installation(folder, programs / "kubectl", kubeconfigs)
+        write_stand_ins(folder / "bin", opened.kubelet, opened.kubectl)
         (folder / "bin" / "helm").symlink_to(helm)
-        found.work.mkdir()
+        opened.work.mkdir()
         for name in ("charts", "examples", "Dockerfile"):
-            (found.work / name).symlink_to(CHECKOUT / name)
+            (opened.work / name).symlink_to(CHECKOUT / name)
         for name in PODS:
-            (found.work / f"{name}.kubeconfig").symlink_to(kubeconfigs[name])
-        found.kubelet.mkdir()
-        given = ("--kubeconfig", str(kubeconfigs["hub"]), "--folder", str(found.kubelet))
-        command = module("support.kubelet", *given, "--hurry", "5")
+            (opened.work / f"{name}.kubeconfig").symlink_to(kubeconfigs[name])
+        opened.kubelet.mkdir()
+        arguments = ("--kubeconfig", str(kubeconfigs["hub"]), "--folder", str(opened.kubelet))
+        command = module("support.kubelet", *arguments, "--hurry", "5")
         child = Child("kubelet", command, log=folder / "kubelet.log")
         try:
-            yield found
+            yield opened
         finally:
             await child.stop(patience=timedelta(seconds=20))
 
 
-async def follow(found: Installation) -> list[str]:
+async def follow(installed: Installation) -> list[str]:
     """Follow docs/install.md; what went wrong."""
     for step in install_steps(INSTALL_PAGE.read_text()):
         try:
-            await found.take(step)
+            await installed.take(step)
             if check := CHECKS.get(step.name):
-                await check(found)
+                await check(installed)
         except (StepError, AssertionError, TimeoutError) as e:
             return [f"{step.name}: {e!r}" if isinstance(e, TimeoutError) else f"{step.name}: {e}"]
     return []
@@ -350,11 +356,15 @@ async def follow(found: Installation) -> list[str]:
 async def run(*, emulated: bool, keep: Path | None) -> Json:
     """Follow docs/install.md on clusters of its own."""
     with scratch_folder("install") as folder:
-        async with installation(folder, emulated=emulated) as found:
-            failures = await follow(found)
+        async with installation(folder, emulated=emulated) as installed:
+            failures = await follow(installed)
         if keep is not None and failures:
             _keep_logs(folder, keep)
-        return {"seconds": found.seconds, "unused_rights": found.unused, "failures": failures}
+        return {
+            "seconds": installed.seconds,
+            "unused_rights": installed.unused,
+            "failures": failures,
+        }
 
 
 def _keep_logs(folder: Path, keep: Path) -> None:
@@ -371,13 +381,13 @@ def main() -> None:
     parser.add_argument("--emulated", action="store_true")
     parser.add_argument("--result", type=Path, help="file for the result, as JSON")
     parser.add_argument("--keep", type=Path, help="folder for the logs of a failure")
-    given = parser.parse_args()
+    args = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):
-        found = asyncio.run(run(emulated=given.emulated, keep=given.keep))
-        if given.result is not None:
-            given.result.write_text(json.dumps(found))
-        print("\n".join(found["failures"]))
-        sys.exit(bool(found["failures"]))
+        result = asyncio.run(run(emulated=args.emulated, keep=args.keep))
+        if args.result is not None:
+            args.result.write_text(json.dumps(result))
+        print("\n".join(result["failures"]))
+        sys.exit(bool(result["failures"]))
 
 
 if __name__ == "__main__":

@@ -32,9 +32,9 @@ class Step:
 
 def install_steps(text: str) -> list[Step]:
     """Every marked block."""
-    found: list[Step] = []
+    steps: list[Step] = []
     for block in _BLOCK.finditer(text):
         kind, _, path = block["name"].partition(" ")
         is_file = kind == "file"
-        found.append(Step(path if is_file else block["name"], block["text"], is_file))
-    return found
+        steps.append(Step(path if is_file else block["name"], block["text"], is_file))
+    return steps

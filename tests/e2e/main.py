@@ -42,27 +42,33 @@ Json = dict[str, Any]
 async def run(arguments: argparse.Namespace) -> Json:
     """Run the parts that are asked for; what each found."""
     programs = find_programs()
-    found: Json = {"seed": arguments.seed, "load_average": os.getloadavg()[0]}
-    for part in arguments.parts or _PARTS:
+    result_of_parts: Json = {"seed": arguments.seed, "load_average": os.getloadavg()[0]}
+    for stage in arguments.parts or _PARTS:
         began = time.monotonic()
-        with scratch_folder(f"e2e-{part}") as folder:
-            print(f"--- {part}, seed {arguments.seed}", flush=True)
-            result = await _run_part(part, folder, programs, arguments)
-        found[part] = {"seconds": round(time.monotonic() - began), **result}
+        with scratch_folder(f"e2e-{stage}") as folder:
+            print(f"--- {stage}, seed {arguments.seed}", flush=True)
+            result = await _run_part(stage, folder, programs, arguments)
+        result_of_parts[stage] = {"seconds": round(time.monotonic() - began), **result}
         skipped = result.get("skipped")  # a reason, or how many tests for which reason
-        how = f"skipped: {skipped}" if isinstance(skipped, str) else f"{found[part]['seconds']} s"
-        print(f"{part}: {how}, {len(result['failures'])} failures", flush=True)
-    return found
+        how = (
+            f"skipped: {skipped}"
+            if isinstance(skipped, str)
+            else f"{result_of_parts[stage]['seconds']} s"
+        )
+        print(f"{stage}: {how}, {len(result['failures'])} failures", flush=True)
+    return result_of_parts
 
 
-async def _run_part(part: str, folder: Path, programs: Path, arguments: argparse.Namespace) -> Json:
-    if part == "install":
+async def _run_part(
+    stage: str, folder: Path, programs: Path, arguments: argparse.Namespace
+) -> Json:
+    if stage == "install":
         return await run_install(folder)
-    if part == "conformance":
+    if stage == "conformance":
         return await run_conformance(folder, programs, arguments.tests)
-    if part == "scenarios":
+    if stage == "scenarios":
         return await run_scenarios(folder, programs, arguments.tests)
-    if part == "campaign":
+    if stage == "campaign":
         return await run_campaign(folder, programs, arguments.seed, arguments.rounds)
     return await run_quiet(folder, programs, timedelta(minutes=arguments.minutes))
 
@@ -91,19 +97,19 @@ def _rounds(text: str) -> tuple[str, ...]:
     return names
 
 
-def report(found: Mapping[str, Any]) -> int:
+def report(results: Mapping[str, Any]) -> int:
     """Write the report, and say what failed; the exit status."""
     _REPORT.parent.mkdir(exist_ok=True)
-    _REPORT.write_text(json.dumps(found, indent=2) + "\n")
-    failures = [f"{part}: {text}" for part in _PARTS for text in _failures(found.get(part))]
+    _REPORT.write_text(json.dumps(results, indent=2) + "\n")
+    failures = [f"{stage}: {text}" for stage in _PARTS for text in _failures(results.get(stage))]
     for failure in failures:
         print(f"FAILED {failure}")
     print(f"{len(failures)} failures; {_REPORT.relative_to(ROOT)} has the figures")
     return 1 if failures else 0
 
 
-def _failures(part: Json | None) -> list[str]:
-    return part["failures"] if part else []
+def _failures(result: Json | None) -> list[str]:
+    return result["failures"] if result else []
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -207,8 +207,8 @@ class Plane:
         command: list[str | Path] = [
             self.programs / "etcd",
             f"--data-dir={self.folder / 'etcd'}",
-            *(f"--{what}-client-urls={client}" for what in ("listen", "advertise")),
-            *(f"--{what}-peer-urls={peer}" for what in ("listen", "initial-advertise")),
+            *(f"--{role}-client-urls={client}" for role in ("listen", "advertise")),
+            *(f"--{role}-peer-urls={peer}" for role in ("listen", "initial-advertise")),
             f"--initial-cluster=default={peer}",
             # A killed process loses nothing by it; only the machine's own failure would.
             "--unsafe-no-fsync",
@@ -320,8 +320,8 @@ async def _show() -> None:
         async with control_planes(dict.fromkeys("abc"), folder, find_programs()) as planes:
             path = folder / "kubeconfig"
             path.touch(mode=0o600)
-            found = kubeconfig_of({name: (plane, ADMIN_TOKEN) for name, plane in planes.items()})
-            path.write_text(yaml.safe_dump(found))
+            document = kubeconfig_of({name: (plane, ADMIN_TOKEN) for name, plane in planes.items()})
+            path.write_text(yaml.safe_dump(document))
             print(f"export FLEETBUS_TEST_KUBECONFIG={path}", flush=True)
             await asyncio.Event().wait()
 

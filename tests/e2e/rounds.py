@@ -194,8 +194,8 @@ async def delete_namespace(scene: Scene) -> None:
 
 
 ROUNDS: Final[dict[str, Round]] = {
-    one.__name__: one
-    for one in (
+    each_round.__name__: each_round
+    for each_round in (
         nothing,
         kill_watchers,
         kill_apiserver,
@@ -214,11 +214,11 @@ ROUNDS: Final[dict[str, Round]] = {
 }
 
 
-async def play(scene: Scene, one: Round) -> Settled:
+async def play(scene: Scene, play_round: Round) -> Settled:
     """One round: write, let it happen, write on, stop, and compare."""
     async with writing(scene.writers):
         await asyncio.sleep(_BEFORE)
-        await one(scene)
+        await play_round(scene)
         await asyncio.sleep(_AFTER)
     return await scene.settled()
 

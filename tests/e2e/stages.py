@@ -61,8 +61,8 @@ async def run_install(folder: Path) -> Json:
         return {"skipped": reason, "failures": []}
     log, result = ROOT / "reports/e2e-install.log", folder / "result.json"
     log.unlink(missing_ok=True)
-    given = ("--result", str(result), "--keep", str(ROOT / "reports/e2e-install"))
-    child = Child("install", isolated(*module("e2e.install", *given)), log=log)
+    arguments = ("--result", str(result), "--keep", str(ROOT / "reports/e2e-install"))
+    child = Child("install", isolated(*module("e2e.install", *arguments)), log=log)
     try:
         await asyncio.to_thread(child.process.wait)
     finally:
@@ -89,16 +89,16 @@ async def run_conformance(folder: Path, programs: Path, chosen: str) -> Json:
 
 
 async def _run_tests(
-    part: str, folder: Path, planes: Mapping[str, Plane], chosen: str, *places: str
+    stage: str, folder: Path, planes: Mapping[str, Plane], chosen: str, *places: str
 ) -> Json:
     """Run tests of ours with these clusters; what pytest says."""
     results = folder / "results.xml"
-    log = ROOT / f"reports/e2e-{part}.log"
+    log = ROOT / f"reports/e2e-{stage}.log"
     log.unlink(missing_ok=True)
     kubeconfig = folder / "kubeconfig"
     kubeconfig.touch(mode=0o600)
-    found = kubeconfig_of({name: (plane, ADMIN_TOKEN) for name, plane in planes.items()})
-    kubeconfig.write_text(yaml.safe_dump(found))
+    document = kubeconfig_of({name: (plane, ADMIN_TOKEN) for name, plane in planes.items()})
+    kubeconfig.write_text(yaml.safe_dump(document))
     selection = ["-k", chosen] if chosen else []
     command = [sys.executable, "-m", "pytest", "-q", *places, *selection]
     command += ["--timeout", "180", f"--junitxml={results}"]
@@ -153,41 +153,41 @@ async def run_campaign(folder: Path, programs: Path, seed: int, chosen: Sequence
 
 
 async def _note(
-    report: Json, name: str, scene: Scene, audits: Mapping[str, AuditLog], one: Round | None
+    report: Json, name: str, scene: Scene, audits: Mapping[str, AuditLog], each_round: Round | None
 ) -> None:
     began = time.monotonic()
     deleted = scene.subscriber.verbs["deleted"]
     try:
-        settled = await (scene.settled() if one is None else play(scene, one))
+        settled = await (scene.settled() if each_round is None else play(scene, each_round))
     except (AssertionError, ChildError) as e:  # it waited in vain, or a process has ended
         report["failures"].append(f"{name}: {e}")
         return
-    asked = _asked(audits)
+    counts = _asked(audits)
     line: Json = {
         "name": name,
         "seconds": round(time.monotonic() - began, 1),
         "settled_seconds": round(settled.seconds, 1),
         "objects": settled.objects,
         "deleted": scene.subscriber.verbs["deleted"] - deleted,
-        **asked,
+        **counts,
     }
     report["rounds"].append(line | {"last": settled.last})
     print("  ".join(f"{key} {value}" for key, value in line.items()), flush=True)
     failures = [f"{name}: {text}" for text in settled.differences]
-    if wrong := asked.keys() - _READS - {"refused"}:
+    if wrong := counts.keys() - _READS - {"refused"}:
         failures.append(f"{name}: the watchers asked for {', '.join(sorted(wrong))}")
     report["failures"] += failures
 
 
 def _asked(audits: Mapping[str, AuditLog]) -> dict[str, int]:
     """Count the watchers' requests for resources since the last call, by verb."""
-    found = Counter[str]()
+    counts = Counter[str]()
     for audit in audits.values():
         for request in audit.take():
             if request.user_agent.startswith(_AGENT):
-                found[request.verb] += 1
-                found["refused"] += request.status in (401, 403)
-    return dict(found)
+                counts[request.verb] += 1
+                counts["refused"] += request.status in (401, 403)
+    return dict(counts)
 
 
 def _versions(planes: Mapping[str, Plane]) -> list[str]:
@@ -202,11 +202,11 @@ def _keep_logs(report: Json, folder: Path) -> None:
     """The logs of a campaign that failed."""
     if not report["failures"]:
         return
-    kept = ROOT / "reports/e2e-campaign"
-    kept.mkdir(parents=True, exist_ok=True)
+    folder_kept = ROOT / "reports/e2e-campaign"
+    folder_kept.mkdir(parents=True, exist_ok=True)
     for log in folder.glob("*.log"):
-        (kept / log.name).write_bytes(log.read_bytes())
-    print(f"logs: {kept.relative_to(ROOT)}")
+        (folder_kept / log.name).write_bytes(log.read_bytes())
+    print(f"logs: {folder_kept.relative_to(ROOT)}")
 
 
 @asynccontextmanager
@@ -219,17 +219,17 @@ async def _scene(
         planes = await enter(control_planes(progress, folder / "planes", programs))
         for plane in planes.values():
             await plane.start_controllers()
-        found = await enter(services(planes, folder))
-        writers = {name: Writer(api, f"{seed}-{name}") for name, api in found.apis.items()}
+        components = await enter(services(planes, folder))
+        writers = {name: Writer(api, f"{seed}-{name}") for name, api in components.apis.items()}
         for writer in writers.values():
             await asyncio.to_thread(writer.set_up)
-        redis = await enter(Redis.from_url(found.valkey.url))
-        found.start_projector()
+        redis = await enter(Redis.from_url(components.valkey.url))
+        components.start_projector()
         # Before the stream is there a subscriber would be taken for who answers in its place.
         await eventually(SnapshotReader(redis, SnapshotKeys()).generation, _START)
-        subscriber = await enter(subscribed(found.nats.url))
-        found.start_watchers(_WATCHERS)
-        yield Scene(planes, found, writers, subscriber, redis, random.Random(seed))
+        subscriber = await enter(subscribed(components.nats.url))
+        components.start_watchers(_WATCHERS)
+        yield Scene(planes, components, writers, subscriber, redis, random.Random(seed))
 
 
 # --- quiet ----------------------------------------------------------------------------------------
@@ -241,29 +241,29 @@ async def run_quiet(folder: Path, programs: Path, length: timedelta) -> Json:
         settled = await scene.settled()
         failures = [f"start: {text}" for text in settled.differences]
         audits = {name: AuditLog(plane.audit_log) for name, plane in scene.planes.items()}
-        shown = await _look(scene, length)
-        asked = _asked(audits)
+        failing = await _look(scene, length)
+        counts = _asked(audits)
         failures += [
             f"{where} is shown as {reason!r}, first after {first:.0f} s"
-            for (where, reason), first in list(shown.items())[:_SHOWN]
+            for (where, reason), first in list(failing.items())[:_SHOWN]
         ]
         failures += [f"end: {text}" for text in (await scene.settled()).differences]
         versions = _versions(scene.planes)
-    print(f"shown failing: {len(shown)} resources; asked meanwhile: {asked}", flush=True)
-    figures = {"minutes": length.total_seconds() / 60, "objects": settled.objects, "asked": asked}
-    return {"versions": versions, **figures, "shown_failing": len(shown), "failures": failures}
+    print(f"shown failing: {len(failing)} resources; asked meanwhile: {counts}", flush=True)
+    figures = {"minutes": length.total_seconds() / 60, "objects": settled.objects, "asked": counts}
+    return {"versions": versions, **figures, "shown_failing": len(failing), "failures": failures}
 
 
 async def _look(scene: Scene, length: timedelta) -> dict[tuple[str, str], float]:
     """Return the resources that were not shown as complete, why, and after how many seconds."""
     reader = SnapshotReader(scene.redis, SnapshotKeys())
-    shown: dict[tuple[str, str], float] = {}
+    failing: dict[tuple[str, str], float] = {}
     began = time.monotonic()
     while (passed := time.monotonic() - began) < length.total_seconds():
         for cluster in scene.planes:
             for record in await reader.resources(cluster):
                 fresh = (await reader.freshness([cluster], record.key))[cluster]
                 if not fresh.is_complete:
-                    shown.setdefault((f"{cluster} {record.key}", fresh.reason), passed)
+                    failing.setdefault((f"{cluster} {record.key}", fresh.reason), passed)
         await asyncio.sleep(_LOOK)
-    return shown
+    return failing

@@ -41,29 +41,29 @@ def docker(folder: Path, arguments: Sequence[str]) -> None:
     build.add_argument("-f", dest="file", type=Path)
     build.add_argument("context", type=Path)
     commands.add_parser("push").add_argument("name")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     images = Images(folder)
-    if given.command == "push":
-        images.find(given.name)
+    if args.command == "push":
+        images.find(args.name)
         return
-    file: Path = given.file or given.context / "Dockerfile"
+    file: Path = args.file or args.context / "Dockerfile"
     is_ours = file.resolve() == CHECKOUT / "Dockerfile"
-    images.build(given.name, "FROM fleetbus" if is_ours else file.read_text(), given.context)
+    images.build(args.name, "FROM fleetbus" if is_ours else file.read_text(), args.context)
 
 
 def kubectl(folder: Path, program: str, arguments: Sequence[str]) -> NoReturn:
     """Run kubectl, but for what needs a node."""
     parser = argparse.ArgumentParser("kubectl", add_help=False)
     parser.add_argument("-n", dest="namespace", default="default")
-    known, rest = parser.parse_known_args(_before_dashes(arguments))
+    flags, rest = parser.parse_known_args(_before_dashes(arguments))
     if rest[:1] == ["logs"]:
-        for pod in _pods(program, known.namespace, rest[1]):
-            for log in sorted((folder / "logs" / known.namespace / pod).glob("*.log")):
+        for pod in _pods(program, flags.namespace, rest[1]):
+            for log in sorted((folder / "logs" / flags.namespace / pod).glob("*.log")):
                 sys.stdout.write(log.read_text())
         sys.exit(0)
     if rest[:1] == ["exec"]:
-        pod = _pods(program, known.namespace, rest[1])[0]
-        (path, *_) = sorted((folder / "containers" / known.namespace / pod).glob("*.json"))
+        pod = _pods(program, flags.namespace, rest[1])[0]
+        (path, *_) = sorted((folder / "containers" / flags.namespace / pod).glob("*.json"))
         container = json.loads(path.read_text())
         command = [*container["enter"], *arguments[list(arguments).index("--") + 1 :]]
         os.execvpe(command[0], command, container["environment"])  # noqa: S606 -- no shell
@@ -81,10 +81,10 @@ def _pods(program: str, namespace: str, target: str) -> list[str]:
     if not kind:
         return [name]
     read = [program, "-n", namespace, "get", "-o", "json"]
-    found = _json([*read, target])["spec"]["selector"]["matchLabels"]
-    labels = ",".join(f"{key}={value}" for key, value in found.items())
+    labels_of = _json([*read, target])["spec"]["selector"]["matchLabels"]
+    labels = ",".join(f"{key}={value}" for key, value in labels_of.items())
     pods = _json([*read, "pods", "-l", labels, "--field-selector", "status.phase=Running"])
-    return [one["metadata"]["name"] for one in pods["items"]]
+    return [pod["metadata"]["name"] for pod in pods["items"]]
 
 
 def _json(command: list[str]) -> Any:

@@ -56,12 +56,17 @@ class Subscriber:
 
     async def receive(self, message: Msg) -> None:
         """Take one message."""
-        found = codec.decode(message.data)
-        if isinstance(found, EpochEnd) and found.removed:
+        message_body = codec.decode(message.data)
+        if isinstance(message_body, EpochEnd) and message_body.removed:
             # W17: the type is gone, and with it whatever is left of its objects.
-            self._last.pop((found.cluster, f"{found.group}/{found.resource}"), None)
-        elif isinstance(found, Event):
-            self._take((found.cluster, f"{found.group}/{found.resource}"), found)
+            self._last.pop(
+                (message_body.cluster, f"{message_body.group}/{message_body.resource}"), None
+            )
+        elif isinstance(message_body, Event):
+            self._take(
+                (message_body.cluster, f"{message_body.group}/{message_body.resource}"),
+                message_body,
+            )
 
     def _take(self, place: Place, event: Event) -> None:
         self.verbs[event.verb.value] += 1

@@ -18,7 +18,7 @@ def test_every_check_belongs_to_a_step_and_every_file_is_used():
 
 
 def test_the_chart_accepts_the_values():
-    files = [one for one in install_steps(INSTALL_PAGE.read_text()) if one.name == "values.yaml"]
+    files = [step for step in install_steps(INSTALL_PAGE.read_text()) if step.name == "values.yaml"]
     assert len(files) == 2
-    for one in files:
-        assert render(yaml.load(one.text, yaml.CSafeLoader), name="fleetbus")
+    for file in files:
+        assert render(yaml.load(file.text, yaml.CSafeLoader), name="fleetbus")

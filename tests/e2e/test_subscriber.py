@@ -71,11 +71,11 @@ async def test_what_differs_from_the_lists_is_named(
     listed: dict[str, tuple[str, str]], difference: str
 ):
     subscriber = await subscriber_of(said(Verb.ADDED, "5"))
-    (found,) = stream_differences({PLACE: listed}, subscriber)
-    assert difference in found
+    (text,) = stream_differences({PLACE: listed}, subscriber)
+    assert difference in text
 
 
 async def test_the_deletion_of_an_object_that_is_there_is_found_also_when_it_came_back():
     subscriber = await subscriber_of(said(Verb.DELETED, "6"), said(Verb.LISTED, "9"))
-    (found,) = stream_differences({PLACE: {KEY: ("first", "9")}}, subscriber)
-    assert "`deleted` of 1 that are there" in found
+    (text,) = stream_differences({PLACE: {KEY: ("first", "9")}}, subscriber)
+    assert "`deleted` of 1 that are there" in text

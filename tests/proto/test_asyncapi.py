@@ -98,9 +98,9 @@ def test_every_reference_leads_somewhere(document: dict[str, Any]):
         if isinstance(tree, dict):
             for key, value in tree.items():  # pyright: ignore[reportUnknownVariableType]
                 if key == "$ref":
-                    found: Any = document
-                    for part in str(value).removeprefix("#/").split("/"):  # pyright: ignore[reportUnknownArgumentType]
-                        found = found[part]
+                    target: Any = document
+                    for segment in str(value).removeprefix("#/").split("/"):  # pyright: ignore[reportUnknownArgumentType]
+                        target = target[segment]
                 walk(value)
 
     walk(document)
@@ -133,8 +133,8 @@ def test_what_is_no_vote_is_none(body: bytes):
 def test_what_the_distributor_tells_is_what_the_document_says(document: dict[str, Any]):
     body = encode_distribution_event(DISTRIBUTION)
     payload = document["components"]["schemas"]["DistributionEvent"]
-    whole = {**payload, "components": document["components"]}
-    jsonschema.validate(json.loads(body), whole)
+    schema = {**payload, "components": document["components"]}
+    jsonschema.validate(json.loads(body), schema)
     newer = json.loads(body) | {"added": "in a later version"}
     assert decode_distribution_event(json.dumps(newer).encode()) == DISTRIBUTION
     verbs = document["channels"]["distribution"]["parameters"]["event"]["enum"]
@@ -142,7 +142,7 @@ def test_what_the_distributor_tells_is_what_the_document_says(document: dict[str
     for wrong in (b"", b"\xff", b"[]", b"{}", b"[" * 9999):
         assert decode_distribution_event(wrong) is None
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(json.loads(body) | {"event": "exploded"}, whole)
+        jsonschema.validate(json.loads(body) | {"event": "exploded"}, schema)
 
 
 def test_b8_the_subject_of_what_the_distributor_tells():

@@ -113,8 +113,8 @@ def test_a_vector_is_read_and_written_back_byte_for_byte(golden: Path, name: str
 
 @pytest.mark.parametrize("name", sorted(GOLDEN))
 def test_subject_headers_and_fields_are_those_of_the_readable_vector(golden: Path, name: str):
-    found = (golden / f"{name}.json").read_text(encoding="ascii")
-    assert found == _text(_readable(GOLDEN[name]))
+    text = (golden / f"{name}.json").read_text(encoding="ascii")
+    assert text == _text(_readable(GOLDEN[name]))
 
 
 @pytest.mark.parametrize("name", sorted(GOLDEN))
@@ -133,14 +133,14 @@ def test_the_tokens_are_those_of_their_vector(golden: Path):
 
 
 def test_every_kind_of_message_and_every_optional_field_has_a_vector():
-    seen: dict[type, set[str]] = {}
+    fields_by_type: dict[type, set[str]] = {}
     for message in GOLDEN.values():
         defaults = {f.name: f.default for f in msgspec.structs.fields(message)}
         reported = {n for n, default in defaults.items() if getattr(message, n) != default}
-        seen.setdefault(type(message), set()).update(reported)
-    assert set(seen) == {Event, EpochEnd, AuditPage, Heartbeat}
+        fields_by_type.setdefault(type(message), set()).update(reported)
+    assert set(fields_by_type) == {Event, EpochEnd, AuditPage, Heartbeat}
     for kind in (Event, EpochEnd):
-        assert seen[kind] == {f.name for f in msgspec.structs.fields(kind)}
+        assert fields_by_type[kind] == {f.name for f in msgspec.structs.fields(kind)}
 
 
 def test_the_object_bytes_of_the_vectors_are_json():

@@ -69,13 +69,13 @@ async def test_b10_the_client_hands_every_value_back_unchanged(nats: Client):
 
 @given(MESSAGES)
 def test_the_headers_are_those_of_cloudevents_and_the_trace_is_well_formed(message: Message):
-    found = build(message)
-    assert found["ce-specversion"] == "1.0"
-    assert found["ce-id"] == found["Nats-Msg-Id"]
-    assert found["ce-source"] == f"/clusters/{message.cluster}"
-    assert found["ce-type"].startswith("dev.fleetbus.")
-    assert found["content-type"] == "application/msgpack"
-    assert re.fullmatch(r"00-[0-9a-f]{32}-[0-9a-f]{16}-01", found["traceparent"])
+    built = build(message)
+    assert built["ce-specversion"] == "1.0"
+    assert built["ce-id"] == built["Nats-Msg-Id"]
+    assert built["ce-source"] == f"/clusters/{message.cluster}"
+    assert built["ce-type"].startswith("dev.fleetbus.")
+    assert built["content-type"] == "application/msgpack"
+    assert re.fullmatch(r"00-[0-9a-f]{32}-[0-9a-f]{16}-01", built["traceparent"])
 
 
 def test_the_subject_of_the_cloudevent_names_the_object():
@@ -158,10 +158,14 @@ def test_b3_nobody_foretells_an_id_without_the_key(message: Message, key: bytes)
     assert headers.message_id(message, key) != id_of(message)
 
 
-@pytest.mark.parametrize("found", [None, {}, {"fleetbus-format": "0"}, {"fleetbus-format": "2"}])
-def test_b18_another_format_is_refused_before_the_body_is_read(found: dict[str, str] | None):
+@pytest.mark.parametrize(
+    "headers_found", [None, {}, {"fleetbus-format": "0"}, {"fleetbus-format": "2"}]
+)
+def test_b18_another_format_is_refused_before_the_body_is_read(
+    headers_found: dict[str, str] | None,
+):
     with pytest.raises(MalformedMessage, match="format"):
-        headers.check_format(found)
+        headers.check_format(headers_found)
 
 
 def test_b18_our_own_format_is_accepted():

@@ -79,7 +79,7 @@ def test_no_two_kinds_of_keys_collide():
 def test_b8_s3_every_key_of_the_bucket_is_legal_and_starts_with_its_cluster(
     cluster: str, group: str, plural: str
 ):
-    found = [
+    key_names = [
         keys.kv_incarnation(cluster),
         keys.kv_checkpoint(cluster, group, plural, ""),
         keys.kv_checkpoint(cluster, group, plural, "0a1b2c"),
@@ -90,8 +90,8 @@ def test_b8_s3_every_key_of_the_bucket_is_legal_and_starts_with_its_cluster(
         keys.kv_types(cluster),
         keys.kv_message_key(cluster),
     ]
-    assert len(set(found)) == len(found)
-    for key in found:
+    assert len(set(key_names)) == len(key_names)
+    for key in key_names:
         assert KV_KEY.fullmatch(key)
         assert key.startswith(f"{cluster}.")
 
@@ -100,7 +100,7 @@ def test_b8_s3_every_key_of_the_bucket_is_legal_and_starts_with_its_cluster(
 def test_s3_no_key_that_only_the_hub_may_write_starts_with_a_cluster(
     cluster: str, group: str, plural: str
 ):
-    found = [
+    key_names = [
         keys.kv_accepted(cluster),
         keys.kv_access(cluster),
         keys.kv_identity(cluster),
@@ -108,8 +108,8 @@ def test_s3_no_key_that_only_the_hub_may_write_starts_with_a_cluster(
         keys.kv_resync(cluster, group, plural),
         keys.kv_audit_request(cluster),
     ]
-    assert len(set(found)) == len(found)
-    for key in found:
+    assert len(set(key_names)) == len(key_names)
+    for key in key_names:
         assert KV_KEY.fullmatch(key)
         assert key.startswith(f"_hub.{cluster}.")
         assert keys.kv_cluster(key) == cluster
@@ -152,6 +152,6 @@ def test_b8_the_keys_of_the_pool_are_no_clusters_and_lie_below_their_prefixes():
 
 def test_b8_no_key_of_the_bucket_takes_the_name_of_an_object():
     functions = inspect.getmembers(keys, inspect.isfunction)
-    own = [(name, f) for name, f in functions if f.__module__ == keys.__name__]
-    taking = [name for name, f in own if "name" in inspect.signature(f).parameters]
+    own_functions = [(name, f) for name, f in functions if f.__module__ == keys.__name__]
+    taking = [name for name, f in own_functions if "name" in inspect.signature(f).parameters]
     assert taking == ["object_key"]

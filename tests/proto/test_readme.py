@@ -101,7 +101,7 @@ def test_the_page_names_every_header_and_every_type():
 
 
 def test_the_page_names_every_key_of_the_bucket():
-    shown = [
+    documented = [
         keys.kv_incarnation("<cluster>"),
         keys.kv_message_key("<cluster>"),
         keys.kv_accepted("<cluster>"),
@@ -118,7 +118,7 @@ def test_the_page_names_every_key_of_the_bucket():
         keys.kv_pool_member("<member>"),
         keys.kv_pool_lease("<cluster>"),
     ]
-    assert [key for key in shown if f"`{key}`" not in TEXT] == []
+    assert [key for key in documented if f"`{key}`" not in TEXT] == []
 
 
 def test_every_vector_has_a_message_of_its_own():

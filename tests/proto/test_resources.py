@@ -111,8 +111,8 @@ def test_t19_every_name_that_kubernetes_allows_is_read_back(group: str, version:
     ],
 )
 def test_t19_a_version_of_any_name_is_one_of_the_readings(text: str):
-    meant = ResourceName("lab.example.org", "internal", "lanterns")
-    assert meant in parse_resource_name(text)
+    name = ResourceName("lab.example.org", "internal", "lanterns")
+    assert name in parse_resource_name(text)
 
 
 @pytest.mark.parametrize(

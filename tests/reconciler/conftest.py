@@ -24,5 +24,5 @@ async def rig(
     quick_projector: None,  # noqa: ARG001
 ) -> AsyncGenerator[ProjectorRig]:
     """A projector with short times, not started yet."""
-    async with projector_rig(nats_url, valkey_url) as made:
-        yield made
+    async with projector_rig(nats_url, valkey_url) as opened:
+        yield opened

@@ -44,8 +44,8 @@ def beat(cluster: str, number: int, uid: str) -> Heartbeat:
 
 
 def end(number: int, uid: str) -> EpochEnd:
-    found = Source(cluster="eu1", incarnation=number, rank=(900, 9)).end(0)
-    return msgspec.structs.replace(found, incarnation=Incarnation(number, uid))
+    epoch_end = Source(cluster="eu1", incarnation=number, rank=(900, 9)).end(0)
+    return msgspec.structs.replace(epoch_end, incarnation=Incarnation(number, uid))
 
 
 def refused(cluster: str = "eu1") -> float:
@@ -54,9 +54,9 @@ def refused(cluster: str = "eu1") -> float:
 
 
 async def record_of(rig: ProjectorRig, cluster: str = "eu1") -> ClusterRecord:
-    found = await rig.snapshot.reader.cluster(cluster)
-    assert found is not None
-    return found
+    record = await rig.snapshot.reader.cluster(cluster)
+    assert record is not None
+    return record
 
 
 async def is_kept(rig: ProjectorRig) -> bool:

@@ -69,9 +69,9 @@ class Rig:
         )
 
     def uid(self, server: str) -> str:
-        found = self.clusters[server].get("v1/namespaces", None, "kube-system")
-        assert found is not None
-        return str(found["metadata"]["uid"])
+        namespace = self.clusters[server].get("v1/namespaces", None, "kube-system")
+        assert namespace is not None
+        return str(namespace["metadata"]["uid"])
 
     async def claim(self, uid: str) -> None:
         """The record that the watcher has written."""
@@ -177,15 +177,15 @@ async def test_w13_new_credentials_for_the_same_server_are_no_consent(rig: Rig):
     async with rig.projecting():
         await settle_at(rig, "zoo")
         await rig.claim("of-the-old-one")
-        found = rig.info("zoo")
-        assert found.config is not None
-        document: Any = yaml.safe_load(found.config.document)
+        info = rig.info("zoo")
+        assert info.config is not None
+        document: Any = yaml.safe_load(info.config.document)
         document["users"] = [{"name": user["name"], "user": {}} for user in document["users"]]
-        changed = replace(found.config, document=yaml.safe_dump(document))
-        asked = len(rig.clusters["zoo"].requests)
-        rig.provider.tell(replace(found, config=changed))
+        changed = replace(info.config, document=yaml.safe_dump(document))
+        count = len(rig.clusters["zoo"].requests)
+        rig.provider.tell(replace(info, config=changed))
         await stays("", rig.accepted, timedelta(seconds=0.2))
-        assert len(rig.clusters["zoo"].requests) == asked
+        assert len(rig.clusters["zoo"].requests) == count
 
 
 @pytest.mark.parametrize("is_down", [False, True], ids=["seen", "projector down"])

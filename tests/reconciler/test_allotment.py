@@ -14,19 +14,21 @@ MIB = 1024**2
 
 
 def allotment(*, budget: int | None = 100 * MIB, backlog: int = 0, **settings: Any) -> Allotment:
-    made = load_settings(ReconcilerSettings, **settings)
-    return Allotment(made, StreamCapacity(budget=budget, unread=backlog // 2048, message=2048))
+    all_settings = load_settings(ReconcilerSettings, **settings)
+    return Allotment(
+        all_settings, StreamCapacity(budget=budget, unread=backlog // 2048, message=2048)
+    )
 
 
 def test_w7_no_more_epochs_run_than_the_fleet_and_the_cluster_may():
-    made = allotment(epochs_at_once=3, epochs_per_cluster=2)
+    allotted = allotment(epochs_at_once=3, epochs_per_cluster=2)
     for _ in range(3):  # a third one was not granted, and takes no slot of others
-        made.take("a", 1, whole=False)
-    assert not made.has_slot("a")
-    assert made.has_slot("b")
-    assert not made.is_full
-    made.take("b", 1, whole=False)
-    assert made.is_full
+        allotted.take("a", 1, whole=False)
+    assert not allotted.has_slot("a")
+    assert allotted.has_slot("b")
+    assert not allotted.is_full
+    allotted.take("b", 1, whole=False)
+    assert allotted.is_full
 
 
 @pytest.mark.parametrize(
@@ -43,30 +45,30 @@ def test_w7_no_more_epochs_run_than_the_fleet_and_the_cluster_may():
 def test_w7_what_runs_and_what_is_not_read_yet_fits_into_the_budget(
     taken: int, backlog: int, size: int, *, fits: bool
 ):
-    made = allotment(backlog=backlog * MIB)
-    made.take("a", taken * MIB, whole=True)
-    assert made.fits(size * MIB, whole=True) is fits
+    allotted = allotment(backlog=backlog * MIB)
+    allotted.take("a", taken * MIB, whole=True)
+    assert allotted.fits(size * MIB, whole=True) is fits
 
 
 def test_w7_one_epoch_larger_than_all_may_run_alone():
-    made = allotment(backlog=100 * MIB)
-    assert made.fits(1000 * MIB, whole=True)
-    made.take("a", 1000 * MIB, whole=True)
-    assert made.whole == "a"
-    assert not made.fits(1, whole=True)
+    allotted = allotment(backlog=100 * MIB)
+    assert allotted.fits(1000 * MIB, whole=True)
+    allotted.take("a", 1000 * MIB, whole=True)
+    assert allotted.whole == "a"
+    assert not allotted.fits(1, whole=True)
 
 
 def test_w7_one_cluster_takes_no_more_than_half_of_the_bytes():
-    made = allotment()
+    allotted = allotment()
     for size in (1, 2**62, 2**62):
-        made.take("a", size, whole=False)
-    assert made.whole == ""
-    assert made.fits(2**62, whole=False)
-    assert not made.fits(51 * MIB, whole=True)
-    assert not made.has_share("a", 1)
-    made.take("b", 30 * MIB, whole=False)
-    assert made.has_share("b", 20 * MIB)
-    assert not made.has_share("b", 21 * MIB)
+        allotted.take("a", size, whole=False)
+    assert allotted.whole == ""
+    assert allotted.fits(2**62, whole=False)
+    assert not allotted.fits(51 * MIB, whole=True)
+    assert not allotted.has_share("a", 1)
+    allotted.take("b", 30 * MIB, whole=False)
+    assert allotted.has_share("b", 20 * MIB)
+    assert not allotted.has_share("b", 21 * MIB)
 
 
 def test_w7_a_cluster_holds_up_the_others_for_a_minute_and_then_not_for_ten():
@@ -103,10 +105,10 @@ def test_w7_what_is_read_follows_from_the_floor_or_from_an_empty_backlog():
 
 
 def test_w7_a_size_is_what_the_watcher_says_else_what_the_snapshot_holds_else_a_share():
-    made = allotment(epochs_at_once=10)
-    assert made.size(expected=30 * MIB, objects=5) == 30 * MIB
-    assert made.size(expected=0, objects=10_000) == 10_000 * 2048
-    assert made.size(expected=0, objects=0) == 10 * MIB
+    allotted = allotment(epochs_at_once=10)
+    assert allotted.size(expected=30 * MIB, objects=5) == 30 * MIB
+    assert allotted.size(expected=0, objects=10_000) == 10_000 * 2048
+    assert allotted.size(expected=0, objects=0) == 10 * MIB
 
 
 def test_w7_a_small_epoch_has_room_to_grow_but_never_more_than_a_share():
@@ -115,8 +117,8 @@ def test_w7_a_small_epoch_has_room_to_grow_but_never_more_than_a_share():
 
 
 def test_w7_a_stream_without_a_limit_limits_nothing():
-    made = allotment(budget=None, backlog=1000 * MIB)
-    assert made.size(expected=500 * MIB, objects=0) == 0
-    made.take("a", 2**62, whole=False)  # granted under a limit, or forged
-    assert made.has_share("a", 0)
-    assert made.fits(0, whole=True)
+    allotted = allotment(budget=None, backlog=1000 * MIB)
+    assert allotted.size(expected=500 * MIB, objects=0) == 0
+    allotted.take("a", 2**62, whole=False)  # granted under a limit, or forged
+    assert allotted.has_share("a", 0)
+    assert allotted.fits(0, whole=True)

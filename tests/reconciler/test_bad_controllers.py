@@ -26,14 +26,14 @@ WITHIN = timedelta(seconds=30)
 
 
 def controller(name: str, work: Callable[[], Awaitable[Any]], **options: Any) -> Controller:
-    found = Controller(name, **options)
-    found.watch(MAPS, namespaces=["default"])
+    built = Controller(name, **options)
+    built.watch(MAPS, namespaces=["default"])
 
-    @found.reconcile
+    @built.reconcile
     async def reconcile(*_: object) -> fleetbus.Result | None:
         return cast("fleetbus.Result | None", await work())
 
-    return found
+    return built
 
 
 async def never() -> None:
@@ -92,9 +92,9 @@ async def test_r8_mistakes_of_some_controllers_are_logged_and_the_others_lose_no
         rig.start_watcher("a")
         await eventually(lambda: recorder.of("a", "default", "x"), WITHIN)
 
-        def logged(event: str, **wanted: Any) -> list[Mapping[str, Any]]:
+        def logged(event: str, **fields: Any) -> list[Mapping[str, Any]]:
             lines = [line for line in logs if line["event"] == event]
-            return [line for line in lines if wanted.items() <= line.items()]
+            return [line for line in lines if fields.items() <= line.items()]
 
         for event, name in (
             ("reconcile_failed", "failing"),
@@ -134,16 +134,16 @@ async def test_r8_mistakes_of_some_controllers_are_logged_and_the_others_lose_no
 
 
 def test_what_no_cluster_of_the_fleet_matches_is_named_once() -> None:
-    found = Controller("found")
-    found.watch(MAPS, clusters=["eu1", "us1"])
-    found.watch("v1/pods", clusters=["us1", "prod-*"])
-    found.watch("apps/v1/deployments", clusters="region=mars")
-    found.watch("v1/secrets", clusters=lambda info: info.labels["there"] == "is none")
+    named_controller = Controller("found")
+    named_controller.watch(MAPS, clusters=["eu1", "us1"])
+    named_controller.watch("v1/pods", clusters=["us1", "prod-*"])
+    named_controller.watch("apps/v1/deployments", clusters="region=mars")
+    named_controller.watch("v1/secrets", clusters=lambda info: info.labels["there"] == "is none")
     fleet = [ClusterInfo(name="eu1", labels={"region": "eu"}, provider="test", config=None)]
-    assert absent_clusters(found, fleet) == ["prod-*", "us1", "with region=mars"]
+    assert absent_clusters(named_controller, fleet) == ["prod-*", "us1", "with region=mars"]
     named = Controller("named")
     named.watch(MAPS, clusters="eu1")
     (message,) = absent_clusters(named, fleet)
     assert message == "with the label eu1; for the cluster of that name write clusters=['eu1']"
-    unwatched = unwatched_resources(found, {"core/configmaps", "core/pods"})
+    unwatched = unwatched_resources(named_controller, {"core/configmaps", "core/pods"})
     assert [str(resource) for resource in unwatched] == ["apps/v1/deployments", "v1/secrets"]

@@ -141,8 +141,8 @@ def test_p17_conditions_follow_what_was_reported(
 
 def test_an_invalid_entry_is_shown_also_while_another_is_not_listed() -> None:
     record = ClusterRecord(name="c", connected=True, reported_at=now(), invalid=["'po ds': no"])
-    found = cluster_status(record, [pods(ResourceState.LISTING)], False)["conditions"]
-    (synced,) = [condition for condition in found if condition["type"] == "Synced"]
+    conditions = cluster_status(record, [pods(ResourceState.LISTING)], False)["conditions"]
+    (synced,) = [condition for condition in conditions if condition["type"] == "Synced"]
     assert synced["message"] == "not listed completely yet: pods; not watched: 'po ds': no"
 
 
@@ -165,16 +165,16 @@ async def test_t8_two_names_for_one_cluster_are_shown_on_both_until_one_is_gone(
         seen = [(line["cluster"], line["others"]) for line in logs]
         assert sorted(seen) == [("eu1", ("hub",)), ("hub", ("eu1",))]
         assert [aliases(name) for name in ("hub", "eu1", "new")] == [1, 1, 0]
-        found = hub.get(CLUSTERS, None, "hub")
-        assert found is not None
-        assert conditions_of(found["status"])["Aliased"] == ("True", "SameCluster")
-        assert "eu1" in found["status"]["conditions"][-1]["message"]
+        cluster = hub.get(CLUSTERS, None, "hub")
+        assert cluster is not None
+        assert conditions_of(cluster["status"])["Aliased"] == ("True", "SameCluster")
+        assert "eu1" in cluster["status"]["conditions"][-1]["message"]
 
         await writer.removal.drop_cluster("eu1")
         await status.write_all()
-        found = hub.get(CLUSTERS, None, "hub")
-        assert found is not None
-        assert conditions_of(found["status"]).keys() == {"Connected", "Synced", "Stale"}
+        cluster = hub.get(CLUSTERS, None, "hub")
+        assert cluster is not None
+        assert conditions_of(cluster["status"]).keys() == {"Connected", "Synced", "Stale"}
         assert [aliases(name) for name in ("hub", "eu1", "new")] == [0, None, 0]
 
 
@@ -183,12 +183,12 @@ async def test_w13_a_store_that_lost_everything_takes_no_uid_off_the_hub(
 ) -> None:
     async with hub_with_a_cluster(redis, tmp_path) as (hub, make_status):
         status = make_status()
-        seen: list[str] = []
+        uids: list[str] = []
         for uid in ("u1", "", "u2"):
             await Snapshot(redis).writer.put_cluster("hub", ClusterRecord(name="hub", uid=uid))
             await status.write_all()
-            seen.append((hub.get(CLUSTERS, None, "hub") or {})["status"]["uid"])
-        assert seen == ["u1", "u1", "u2"]
+            uids.append((hub.get(CLUSTERS, None, "hub") or {})["status"]["uid"])
+        assert uids == ["u1", "u1", "u2"]
 
 
 @asynccontextmanager
@@ -253,17 +253,17 @@ async def test_p16_a_cluster_whose_shard_is_away_says_so_until_that_is_back(
         hub.faults.add(Fail(403), verb="patch", resource="clusters", count=1)
         for _ in range(3):  # the first is refused, which may not keep others from being written
             await status.write_all()
-        found = hub.get(CLUSTERS, None, "hub")
-        assert found is not None
-        conditions = conditions_of(found["status"])
+        cluster = hub.get(CLUSTERS, None, "hub")
+        assert cluster is not None
+        conditions = conditions_of(cluster["status"])
         assert conditions["Synced"] == ("False", "StoreAway")
         assert conditions["Connected"] == ("True", "Connected"), "as it was"
         assert writes(hub) == before + 1, "written once"
         is_away = False
         await status.write_all()
-        found = hub.get(CLUSTERS, None, "hub")
-        assert found is not None
-        assert conditions_of(found["status"])["Synced"] == ("True", "AllListed")
+        cluster = hub.get(CLUSTERS, None, "hub")
+        assert cluster is not None
+        assert conditions_of(cluster["status"])["Synced"] == ("True", "AllListed")
 
 
 async def test_p17_a_change_is_written_once_and_an_idle_fleet_sees_no_write(
@@ -277,12 +277,12 @@ async def test_p17_a_change_is_written_once_and_an_idle_fleet_sees_no_write(
         )
         await writer.put_resource_state("hub", pods(ResourceState.SYNCED))
         await status.write_all()
-        found = hub.get(CLUSTERS, None, "hub")
-        assert found is not None
-        assert conditions_of(found["status"])["Synced"] == ("True", "AllListed")
-        assert found["status"]["objects"] == 0
+        cluster = hub.get(CLUSTERS, None, "hub")
+        assert cluster is not None
+        assert conditions_of(cluster["status"])["Synced"] == ("True", "AllListed")
+        assert cluster["status"]["objects"] == 0
         assert writes(hub) == 1
-        since = {c["type"]: c["lastTransitionTime"] for c in found["status"]["conditions"]}
+        since = {c["type"]: c["lastTransitionTime"] for c in cluster["status"]["conditions"]}
 
         await writer.put_cluster(
             "hub", ClusterRecord(name="hub", connected=True, reported_at=now())
@@ -298,8 +298,8 @@ async def test_p17_a_change_is_written_once_and_an_idle_fleet_sees_no_write(
         changed = hub.get(CLUSTERS, None, "hub")
         assert changed is not None
         assert conditions_of(changed["status"])["Connected"] == ("False", "Unreachable")
-        kept = {c["type"]: c["lastTransitionTime"] for c in changed["status"]["conditions"]}
-        assert kept["Synced"] == since["Synced"]
+        times = {c["type"]: c["lastTransitionTime"] for c in changed["status"]["conditions"]}
+        assert times["Synced"] == since["Synced"]
         assert writes(hub) == 2
 
 
@@ -324,9 +324,9 @@ async def test_p17_last_answer_is_when_an_api_server_that_is_silent_last_answere
 
 
 def status_of(hub: Cluster) -> dict[str, Any]:
-    found = hub.get(CLUSTERS, None, "hub")
-    assert found is not None
-    return found["status"]
+    cluster = hub.get(CLUSTERS, None, "hub")
+    assert cluster is not None
+    return cluster["status"]
 
 
 async def test_p17_what_an_api_server_reports_is_shown_while_it_is_connected(

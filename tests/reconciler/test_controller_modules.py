@@ -28,14 +28,14 @@ def write(folder: Path, name: str, text: str) -> str:
 
 
 def test_a_module_that_cannot_be_used_keeps_no_other_from_work(tmp_path: Path) -> None:
-    one = write(tmp_path, "one", GOOD.format(name="one"))
+    path = write(tmp_path, "one", GOOD.format(name="one"))
     modules = [
         write(tmp_path, "broken", "raise RuntimeError('password=S3CRET')"),
-        one,
+        path,
         write(tmp_path, "copy", GOOD.format(name="one")),
         write(tmp_path, "half", "import fleetbus\nhalf = fleetbus.Controller('half')\n"),
         write(tmp_path, "two", GOOD.format(name="two")),
-        os.path.relpath(one),
+        os.path.relpath(path),
     ]
     health = Health()
     with capture_logs() as lines:
@@ -44,7 +44,7 @@ def test_a_module_that_cannot_be_used_keeps_no_other_from_work(tmp_path: Path) -
     errors = {Path(str(line["module"])).stem: str(line["error"]) for line in lines}
     assert errors.keys() == {"broken", "copy", "half"}
     assert "cannot be imported: RuntimeError: password=***" in errors["broken"]
-    assert errors["copy"].startswith(f"two controllers are named one: {one}:")
+    assert errors["copy"].startswith(f"two controllers are named one: {path}:")
     assert f" and {modules[2]}:" in errors["copy"]
     assert not health.is_ready
 

@@ -61,9 +61,13 @@ def test_a_hostile_watcher_cannot_make_records_large():
         columns=[SIZE, long, deep] + [SIZE] * 1000,
     )
 
-    found = update_resources(beat([hostile]), {}, {})["example.com/widgets"].definition
+    definition = update_resources(beat([hostile]), {}, {})["example.com/widgets"].definition
 
-    assert found is not None
-    assert (len(found.short_names), len(found.categories), len(found.columns)) == (32, 32, 30)
-    assert found.short_names[0] == "n" * 64
-    assert found.list_kind == ""
+    assert definition is not None
+    assert (len(definition.short_names), len(definition.categories), len(definition.columns)) == (
+        32,
+        32,
+        30,
+    )
+    assert definition.short_names[0] == "n" * 64
+    assert definition.list_kind == ""

@@ -28,13 +28,13 @@ def _documented() -> dict[str, str]:
 def test_every_setting_is_documented_with_the_default_that_is_used() -> None:
     documented = _documented()
     assert set(documented) == {name.upper() for name in ReconcilerSettings.model_fields}
-    given: Any = {name.lower(): default for name, default in documented.items() if default != "[]"}
-    assert ReconcilerSettings(**given) == ReconcilerSettings(modules=[])
+    fields: Any = {name.lower(): default for name, default in documented.items() if default != "[]"}
+    assert ReconcilerSettings(**fields) == ReconcilerSettings(modules=[])
     assert documented["MODULES"] == documented["SUBSCRIBERS"] == "[]"
 
 
 def test_every_variable_of_the_page_is_a_setting() -> None:
-    known = {f"FLEETBUS_{name.upper()}" for name in SharedSettings.model_fields}
-    known |= {f"FLEETBUS_RECONCILER_{name.upper()}" for name in ReconcilerSettings.model_fields}
+    variables = {f"FLEETBUS_{name.upper()}" for name in SharedSettings.model_fields}
+    variables |= {f"FLEETBUS_RECONCILER_{name.upper()}" for name in ReconcilerSettings.model_fields}
     others = {"FLEETBUS_RECONCILER", STREAM, KV_BUCKET}
-    assert set(re.findall(r"FLEETBUS_[A-Z_]+\b(?<!_)", DOCS)) - others <= known
+    assert set(re.findall(r"FLEETBUS_[A-Z_]+\b(?<!_)", DOCS)) - others <= variables

@@ -48,11 +48,11 @@ async def state(rig: ProjectorRig, resyncs: ResyncRequests) -> FleetState:
     """A state without a projector: the test calls it."""
     await ensure_bucket(rig.bus)
     await rig.connections.writer.ensure_generation()
-    made = fleet_state(rig, resyncs)
+    fleet_reader = fleet_state(rig, resyncs)
     rig.provider.tell("eu1", "us1", region="eu")
     await rig.connections.clusters.known()
-    await made.converge()
-    return made
+    await fleet_reader.converge()
+    return fleet_reader
 
 
 async def completed(rig: ProjectorRig, state: FleetState, rank: tuple[int, int] = (5, 1)) -> None:

@@ -21,9 +21,9 @@ MIB = 1024**2
 
 @pytest.fixture
 async def bus(nats_url: str) -> AsyncGenerator[Bus]:
-    async with connected(nats_url, name="test") as made:
-        await ensure_bucket(made)
-        yield made
+    async with connected(nats_url, name="test") as client:
+        await ensure_bucket(client)
+        yield client
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ async def test_s3_the_keys_of_one_cluster_are_kept_up_to_a_number_of_bytes(
     await kv.put(kv_grant("eu1", "core", "long"), value(400_000))
     await kv.put(kv_grant("eu2", "core", "pods"), value())
     await keys.read()
-    sizes = [len(held.value) for key, held in keys.held.items() if key.startswith("eu1.")]
+    sizes = [len(entry.value) for key, entry in keys.held.items() if key.startswith("eu1.")]
     assert sum(sizes) <= MIB
     assert len(sizes) == MIB // 60_000
     assert kv_grant("eu2", "core", "pods") in keys.held

@@ -44,21 +44,21 @@ def asker(rig: ProjectorRig, cluster: str = "eu1", resource: str = "pods", **who
     return Asker(rig.connections.kv, cluster, resource, **who)
 
 
-async def run(asked: Asker, epoch: int) -> None:
+async def run(asking: Asker, epoch: int) -> None:
     """An epoch that is granted and begins."""
-    await asked.ask()
-    await eventually(asked.is_granted)
-    await asked.begin(epoch)
+    await asking.ask()
+    await eventually(asking.is_granted)
+    await asking.begin(epoch)
 
 
-def source(asked: Asker, epoch: int) -> Source:
+def source(asking: Asker, epoch: int) -> Source:
     return Source(
-        cluster=asked.cluster, resource=asked.resource, scope=asked.scope, rank=(9, epoch)
+        cluster=asking.cluster, resource=asking.resource, scope=asking.scope, rank=(9, epoch)
     )
 
 
 async def granted_of(askers: list[Asker]) -> list[Asker]:
-    return [asked for asked in askers if await asked.is_granted()]
+    return [asking for asking in askers if await asking.is_granted()]
 
 
 async def number_granted(askers: list[Asker]) -> int:
@@ -75,39 +75,39 @@ async def test_w7_an_ask_is_granted_at_once_and_the_watchers_are_woken(ready: Pr
         received.append(message.data)
 
     async with subscribed(ready.bus, control_subject("mars"), on_message):
-        asked = asker(ready, "mars")  # a watcher may list before its cluster has joined
-        await asked.ask()
-        await eventually(asked.is_granted)  # all keys are read twice a minute only
+        first_asker = asker(ready, "mars")  # a watcher may list before its cluster has joined
+        await first_asker.ask()
+        await eventually(first_asker.is_granted)  # all keys are read twice a minute only
         await eventually(lambda: received == [CONTROL_GRANTS])
 
 
 async def test_w7_a_grant_ends_when_the_end_of_its_epoch_is_read(ready: ProjectorRig):
-    asked = asker(ready)
-    await run(asked, 5)
-    await ready.publish_epoch(source(asked, 4), a=1)  # of an earlier epoch
-    await stays(True, asked.is_granted)
-    await ready.publish_epoch(source(asked, 5), a=1)
-    await eventually(asked.is_gone)
+    first_asker = asker(ready)
+    await run(first_asker, 5)
+    await ready.publish_epoch(source(first_asker, 4), a=1)  # of an earlier epoch
+    await stays(True, first_asker.is_granted)
+    await ready.publish_epoch(source(first_asker, 5), a=1)
+    await eventually(first_asker.is_gone)
 
 
 async def test_w7_a_grant_ends_also_when_the_end_is_read_before_the_epoch_was_reported(
     ready: ProjectorRig,
 ):
-    asked = asker(ready)
-    await asked.ask()
-    await eventually(asked.is_granted)
-    await ready.publish_epoch(source(asked, 5), a=1)
+    first_asker = asker(ready)
+    await first_asker.ask()
+    await eventually(first_asker.is_granted)
+    await ready.publish_epoch(source(first_asker, 5), a=1)
     await ready.synced(epoch="9 5")
-    await asked.begin(5)
-    await eventually(asked.is_gone)
+    await first_asker.begin(5)
+    await eventually(first_asker.is_gone)
 
 
 async def test_w15_two_replicas_and_two_scopes_have_grants_of_their_own(ready: ProjectorRig):
     ready_askers = [
         asker(ready, replica=replica, scope=scope) for replica in "ab" for scope in ("", "s1")
     ]
-    for number, asked in enumerate(ready_askers):
-        await run(asked, 10 + number)
+    for number, each_asker in enumerate(ready_askers):
+        await run(each_asker, 10 + number)
     await ready.publish_epoch(source(ready_askers[2], 12), a=1)
     await eventually(ready_askers[2].is_gone)
     assert await number_granted(ready_askers) == 3
@@ -122,16 +122,16 @@ async def test_w7_many_clusters_are_granted_few_at_once_in_the_order_of_asking(
     rig.settings["epochs_at_once"] = 7
     await rig.started("eu1")
     askers = [asker(rig, f"c{number:02}") for number in range(30)]
-    for asked in askers:
-        await asked.ask()
+    for each_asker in askers:
+        await each_asker.ask()
     served: list[str] = []
     most = 0
     while len(served) < len(askers):
         holding = await eventually(lambda: granted_of(askers))
         most = max(most, len(holding))
-        for asked in holding:
-            served.append(asked.cluster)
-            await asked.leave()
+        for each_asker in holding:
+            served.append(each_asker.cluster)
+            await each_asker.leave()
     assert most <= 7
     # One that is granted in the same moment may be seen before its neighbour, no further.
     places = [served.index(asked.cluster) - number for number, asked in enumerate(askers)]
@@ -142,12 +142,12 @@ async def test_w7_one_cluster_cannot_hold_all_slots(rig: ProjectorRig):
     rig.settings |= {"epochs_at_once": 4, "epochs_per_cluster": 2}
     await rig.started("eu1")
     greedy = [asker(rig, "eu1", f"r{number}") for number in range(10)]
-    for asked in greedy:
-        await asked.ask()
+    for each_asker in greedy:
+        await each_asker.ask()
     modest = [asker(rig, "us1"), asker(rig, "ap1")]
-    for asked in modest:
-        await asked.ask()
-        await eventually(asked.is_granted)
+    for each_asker in modest:
+        await each_asker.ask()
+        await eventually(each_asker.is_granted)
     assert await number_granted(greedy) == 2
 
 
@@ -186,9 +186,9 @@ async def test_w7_epochs_together_are_never_larger_than_their_part_of_the_stream
     sizes = {"a": 4 * MIB, "b": 5 * MIB, "c": 3 * MIB, "d": MIB}
     askers = {name: asker(rig, name) for name in sizes}
     # One after the other: of those that ask within milliseconds any may be received first.
-    for name, asked in askers.items():
-        await asked.ask(sizes[name])
-        await eventually(asked.is_granted if name in "ab" else asked.is_received)
+    for name, each_asker in askers.items():
+        await each_asker.ask(sizes[name])
+        await eventually(each_asker.is_granted if name in "ab" else each_asker.is_received)
     # c does not fit, and d, which would, does not overtake it.
     assert await granted_of(list(askers.values())) == [askers["a"], askers["b"]]
     await askers["a"].leave()
@@ -224,12 +224,12 @@ async def test_w7_an_unknown_size_is_learned_from_the_snapshot_or_a_share(rig: P
     body = b'{"metadata":{"name":"a","padding":"' + b"x" * 200_000 + b'"}}'
     listed = [source(asker(rig), 5).listed(f"o{n}", n + 1, body=body) for n in range(10)]
     await rig.publish(*listed)
-    known = asker(rig)
+    first_asker = asker(rig)
     await eventually(lambda: _has(rig, 10))
     await asyncio.sleep(0.6)  # what was measured before is not believed for long
-    await known.ask()
-    await eventually(known.is_granted)
-    assert await known.room() == pytest.approx(10 * 200_000, rel=0.3)
+    await first_asker.ask()
+    await eventually(first_asker.is_granted)
+    assert await first_asker.room() == pytest.approx(10 * 200_000, rel=0.3)
 
 
 async def _has(rig: ProjectorRig, number: int) -> bool:
@@ -313,8 +313,8 @@ async def test_w7_a_restarted_projector_keeps_to_the_standing_grants(rig: Projec
     rig.settings["epochs_at_once"] = 2
     await rig.started("eu1")
     running = [asker(rig, name) for name in "ab"]
-    for number, asked in enumerate(running):
-        await run(asked, 5 + number)
+    for number, each_asker in enumerate(running):
+        await run(each_asker, 5 + number)
     waiting = [asker(rig, name) for name in "cd"]
     await waiting[0].ask()
     await eventually(waiting[0].is_received)
@@ -381,15 +381,15 @@ async def test_w7_two_projectors_grant_no_more_than_one(rig: ProjectorRig):
     await rig.started("eu1")
     rig.start("second")
     askers = [asker(rig, f"c{number}") for number in range(12)]
-    for asked in askers:
-        await asked.ask()
+    for each_asker in askers:
+        await each_asker.ask()
     served = 0
     while served < len(askers):
         holding = await eventually(lambda: granted_of(askers))
         # Both may give the same slot away in the same moment.
         assert len(holding) <= 6
-        for asked in holding:
-            await asked.leave()
+        for each_asker in holding:
+            await each_asker.leave()
             served += 1
 
 
@@ -416,12 +416,12 @@ async def test_w7_who_waits_gets_a_sign_of_life_well_within_its_patience(rig: Pr
 
 
 async def test_w7_garbage_in_a_key_holds_up_nobody_and_is_written_over(ready: ProjectorRig):
-    asked = asker(ready)
+    first_asker = asker(ready)
     await ready.connections.kv.put(kv_grant("eu1", "core", "services"), b"\xff")
     await ready.connections.kv.put(kv_grant("eu1", "core", "pods"), b'{"requests": 7}')
     await ready.connections.kv.put("eu1.grant.x.y.z", b"{}")
-    await asked.ask()
-    await eventually(asked.is_granted)
+    await first_asker.ask()
+    await eventually(first_asker.is_granted)
 
 
 async def test_w7_what_waits_and_what_runs_is_counted_from_the_start(rig: ProjectorRig):
@@ -439,8 +439,8 @@ async def test_w7_what_waits_and_what_runs_is_counted_from_the_start(rig: Projec
 
 
 async def test_an_empty_key_is_nothing_to_grant(ready: ProjectorRig):
-    asked = asker(ready)
-    await run(asked, 5)
-    await asked.leave()
-    assert (await read_grant_requests(ready.connections.kv, asked.key)).requests == ()
+    first_asker = asker(ready)
+    await run(first_asker, 5)
+    await first_asker.leave()
+    assert (await read_grant_requests(ready.connections.kv, first_asker.key)).requests == ()
     await eventually(lambda: REGISTRY.get_sample_value("fleetbus_epochs_granted") == 0)

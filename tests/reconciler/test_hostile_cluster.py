@@ -94,11 +94,11 @@ async def attack(
 async def test_b8_a_body_about_another_cluster_is_refused_and_counted_for_who_sent_it(
     attack: Attack,
 ):
-    own = Source(cluster="eu1", rank=(100, 1))
+    source = Source(cluster="eu1", rank=(100, 1))
     with capture_logs() as logs:
-        await attack.send(own.deleted("o1", 500), cluster="eu2")
-        await attack.send(own.added("forged", 501), cluster="eu2")
-        await attack.send(own.end(0), cluster="eu2")
+        await attack.send(source.deleted("o1", 500), cluster="eu2")
+        await attack.send(source.added("forged", 501), cluster="eu2")
+        await attack.send(source.end(0), cluster="eu2")
         await attack.send(heartbeat("eu1"), cluster="eu2", connected=False)
         await attack.has_rejected(4)
     assert await attack.names() == NAMES
@@ -281,10 +281,10 @@ async def is_swept(rig: ProjectorRig) -> bool:
 async def test_b3_nobody_takes_the_id_of_another_clusters_deletion(attack: Attack):
     """The hostile watcher knows all of eu2's change, and not the secret of eu2's ids."""
     rig, true = attack.rig, EU2.deleted("o1", 500)
-    own = await message_key(rig.connections.kv, "eu1")
+    own_key = await message_key(rig.connections.kv, "eu1")
     harmless = Source(cluster="eu1").added("harmless", 5)
-    for number, key in enumerate((own, MESSAGE_KEY)):
-        taken = headers.build(harmless, own) | {"Nats-Msg-Id": headers.message_id(true, key)}
+    for number, key in enumerate((own_key, MESSAGE_KEY)):
+        taken = headers.build(harmless, own_key) | {"Nats-Msg-Id": headers.message_id(true, key)}
         subject = f"{subject_of(harmless).removesuffix('.added')}{number}.added"
         await attack.watcher.request(subject, codec.encode(harmless), headers=taken)
     sent = headers.build(true, await message_key(rig.connections.kv, "eu2"))
@@ -293,16 +293,16 @@ async def test_b3_nobody_takes_the_id_of_another_clusters_deletion(attack: Attac
 
 
 async def test_b3_what_a_sweep_publishes_has_the_clusters_secret_too(attack: Attack):
-    rig, found = attack.rig, list[dict[str, str]]()
+    rig, published_headers = attack.rig, list[dict[str, str]]()
 
     async def note(message: Msg) -> None:
-        found.append(message.headers or {})
+        published_headers.append(message.headers or {})
 
     await rig.bus.nc.subscribe("fleetbus.events.eu2.*.*.*.o3.deleted", cb=note)
     await rig.publish_epoch(Source(cluster="eu2", rank=(200, 2)), o0=10, o1=10, o2=10)
-    await eventually(lambda: found)
+    await eventually(lambda: published_headers)
     (event,) = rig.deleted
-    assert found[0]["Nats-Msg-Id"] == headers.message_id(
+    assert published_headers[0]["Nats-Msg-Id"] == headers.message_id(
         event, await message_key(rig.connections.kv, "eu2")
     )
 
@@ -387,8 +387,8 @@ TIMES = (
 @pytest.mark.parametrize("time", TIMES)
 async def test_b18_no_time_in_a_heartbeat_harms_a_reader(attack: Attack, time: str):
     rig = attack.rig
-    own = Source(cluster="eu1", rank=(100, 1))
-    await rig.publish_epoch(own, a=10)
+    source = Source(cluster="eu1", rank=(100, 1))
+    await rig.publish_epoch(source, a=10)
     await rig.synced("eu1")
     beat = heartbeat("eu1", last_received=time, lag_seconds=float("nan"), resource_version="x")
     await attack.send(msgspec.structs.replace(beat, observed_at=time))

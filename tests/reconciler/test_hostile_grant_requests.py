@@ -91,8 +91,8 @@ async def test_w7_a_forged_place_in_the_line_is_not_believed(
 
 async def is_answered(asker: Asker) -> bool:
     """Whether the projector has written over a forged answer."""
-    found = await asker.found()
-    return found is not None and found.answer is not None and found.answer.received > 0
+    grant = await asker.found()
+    return grant is not None and grant.answer is not None and grant.answer.received > 0
 
 
 async def test_w7_asks_that_claim_everything_hold_up_the_others_only_for_a_time(
@@ -144,9 +144,9 @@ async def test_w7_a_large_ask_that_never_fits_is_passed_over(
     rig.settings |= {"stream_max_bytes": 20 * MIB}
     await rig.started("a", "b", "c", "d")
     askers = [Asker(rig.connections.kv, name) for name in "abcd"]
-    for asked, size in zip(askers, (4, 3, 500, 1), strict=True):
-        await asked.ask(size * MIB)
-        await eventually(asked.is_received)
+    for each_asker, size in zip(askers, (4, 3, 500, 1), strict=True):
+        await each_asker.ask(size * MIB)
+        await eventually(each_asker.is_received)
     await eventually(askers[3].is_granted)
     assert not await askers[2].is_granted()
 
@@ -205,7 +205,7 @@ async def test_w7_an_endless_epoch_of_one_cluster_is_no_more_than_its_share(rig:
         await write(rig, ask(answer=GRANTED, epoch=5), resource=resource)
     await rig.publish(Source(cluster="eu1", rank=(9, 5)).listed("a", 1))
     honest = [Asker(rig.connections.kv, "eu2"), Asker(rig.connections.kv, "eu3")]
-    for asked in honest:  # one slot is left, and they take turns
-        await asked.ask(MIB)
-        await eventually(asked.is_granted)
-        await asked.leave()
+    for each_asker in honest:  # one slot is left, and they take turns
+        await each_asker.ask(MIB)
+        await eventually(each_asker.is_granted)
+        await each_asker.leave()

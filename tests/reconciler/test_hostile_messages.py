@@ -47,14 +47,14 @@ def extremes() -> list[Message]:
     changes += [{"resource_version": version} for version in VERSIONS]
     fields = ("name", "namespace", "uid", "kind", "scope", "degraded", "observed_at", "cluster")
     changes += [{field: text} for field in fields for text in TEXTS]
-    found: list[Message] = [msgspec.structs.replace(event, **change) for change in changes]
-    found += [msgspec.structs.replace(end, count=n) for n in NUMBERS]
-    found += [msgspec.structs.replace(end, scope=t, epoch=Rank("1", 1)) for t in TEXTS]
+    messages: list[Message] = [msgspec.structs.replace(event, **change) for change in changes]
+    messages += [msgspec.structs.replace(end, count=n) for n in NUMBERS]
+    messages += [msgspec.structs.replace(end, scope=t, epoch=Rank("1", 1)) for t in TEXTS]
     status = beat.resources[0]
     strange = [msgspec.structs.replace(status, resource=t, scope=t, message=t) for t in TEXTS]
-    found += [msgspec.structs.replace(beat, cluster="mars", resources=strange, message=TEXTS[2])]
-    found += [msgspec.structs.replace(beat, cluster="mars", observed_at=t) for t in TEXTS]
-    return found
+    messages += [msgspec.structs.replace(beat, cluster="mars", resources=strange, message=TEXTS[2])]
+    messages += [msgspec.structs.replace(beat, cluster="mars", observed_at=t) for t in TEXTS]
+    return messages
 
 
 def damaged(random: Random) -> bytes:
@@ -69,14 +69,14 @@ def damaged(random: Random) -> bytes:
 
 def undecodable(random: Random, count: int) -> list[bytes]:
     """Bodies that are none; the rest of what damage makes may mean anything, also a deletion."""
-    found = [b"", b"\xc1", b"\x91" * 70 + b"\xc0", b"\x81\xa1a" * 100_000, bytes(2**20)]
-    while len(found) < count:
+    bodies = [b"", b"\xc1", b"\x91" * 70 + b"\xc0", b"\x81\xa1a" * 100_000, bytes(2**20)]
+    while len(bodies) < count:
         body = damaged(random)
         try:
             codec.decode(body)
         except MalformedMessage:
-            found.append(body)
-    return found
+            bodies.append(body)
+    return bodies
 
 
 def own_subject(message: Message) -> str:
@@ -98,8 +98,8 @@ def is_admitted(message: Message) -> bool:
 def counted() -> float:
     """Counters of the member, and of non-members."""
     name = "fleetbus_rejected_messages_total"
-    found = [{"consumer": "projector", "cluster": cluster} for cluster in ("eu1", "")]
-    return sum(REGISTRY.get_sample_value(name, labels) or 0.0 for labels in found)
+    label_sets = [{"consumer": "projector", "cluster": cluster} for cluster in ("eu1", "")]
+    return sum(REGISTRY.get_sample_value(name, labels) or 0.0 for labels in label_sets)
 
 
 async def test_b18_no_message_stops_the_projector_and_the_good_ones_arrive(
@@ -115,8 +115,8 @@ async def test_b18_no_message_stops_the_projector_and_the_good_ones_arrive(
         for number, body in enumerate(bad):
             await rig.publish_raw(SUBJECT, body, valid | {"Nats-Msg-Id": f"bad-{number}"})
         for number, message in enumerate(odd):
-            own = valid | {"Nats-Msg-Id": f"odd-{number}"}
-            await rig.publish_raw(own_subject(message), codec.encode(message), own)
+            own_headers = valid | {"Nats-Msg-Id": f"odd-{number}"}
+            await rig.publish_raw(own_subject(message), codec.encode(message), own_headers)
         newer = valid | {headers.FORMAT_HEADER: "99", "Nats-Msg-Id": "newer"}
         await rig.publish_raw(SUBJECT, codec.encode(SOURCE.added("x", 1)), newer)
         last = Source(rank=(10**6, 10**6)).added("good", 10**7)

@@ -34,11 +34,11 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 async def settled(rig: ProjectorRig) -> None:
     """Wait until all that there is counts as not changed for long."""
     keys = SnapshotKeys()
-    held: Any = await rig.redis.get(keys.counter(0))
+    count: Any = await rig.redis.get(keys.counter(0))
 
     async def is_settled() -> bool:
         version: Any = await rig.redis.get(keys.settled_version(0))
-        return int(version or 0) >= int(held)
+        return int(version or 0) >= int(count)
 
     await eventually(is_settled)
 
@@ -55,10 +55,10 @@ async def test_a9_the_replaced_state_of_a_settled_object_is_on_its_stream(rig: P
     await eventually(rig.is_through)
     await settled(rig)
     await rig.publish(EU1.modified("web", 201, body=pod("web", 201, "b")))
-    found = await eventually(lambda: published(rig, "web"))
-    assert found is not None
-    assert (found.resource_version, found.replaced_by) == ("200", "201")
-    assert found.object == pod("web", 200, "a")
+    state = await eventually(lambda: published(rig, "web"))
+    assert state is not None
+    assert (state.resource_version, state.replaced_by) == ("200", "201")
+    assert state.object == pod("web", 200, "a")
     await eventually(lambda: _is_empty(rig))
 
 

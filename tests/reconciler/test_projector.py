@@ -275,7 +275,7 @@ async def test_s5_durables_of_subscribers_are_created_and_one_that_differs_stops
     with capture_logs() as logs:
         rig.start()
         await eventually(lambda: consumer_info(rig.bus, "pager", DISTRIBUTION_STREAM))
-    assert {one["durable"] for one in logs if one["event"] == "subscriber_drifted"} == {"audit"}
+    assert {log["durable"] for log in logs if log["event"] == "subscriber_drifted"} == {"audit"}
     audit = await consumer_info(rig.bus, "audit")
     other = await consumer_info(rig.bus, "other")
     assert audit is not None

@@ -33,17 +33,17 @@ def deliveries(*messages: Message) -> list[Delivery]:
     return [Delivery(m, n, subject_of(m), {}) for n, m in enumerate(messages)]
 
 
-def handled(given: list[Delivery]) -> list[Message]:
+def handled(batch: list[Delivery]) -> list[Message]:
     """Messages in an order in which they may be handled."""
-    found: list[Message] = []
-    for part in rounds(given):
-        found += part.events
-        found += [d.message for each in part.others.values() for d in each if d.message]
-    return found
+    messages: list[Message] = []
+    for each_round in rounds(batch):
+        messages += each_round.events
+        messages += [d.message for each in each_round.others.values() for d in each if d.message]
+    return messages
 
 
 def test_heartbeats_divide_no_batch_of_events():
-    found = list(
+    all_rounds = list(
         rounds(
             deliveries(
                 message_of("eu1", "event", 1),
@@ -54,16 +54,19 @@ def test_heartbeats_divide_no_batch_of_events():
             )
         )
     )
-    assert len(found) == 1
-    assert [event.name for event in found[0].events] == ["o1", "o3", "o5"]
-    assert list(found[0].others) == ["eu1", "us1"]
+    assert len(all_rounds) == 1
+    assert [event.name for event in all_rounds[0].events] == ["o1", "o3", "o5"]
+    assert list(all_rounds[0].others) == ["eu1", "us1"]
 
 
 def test_no_event_overtakes_an_end_of_its_cluster_but_one_of_another_does():
     end, page = message_of("eu1", "end", 1), message_of("us1", "page", 1)
-    given = deliveries(end, message_of("us1", "event", 2), message_of("eu1", "event", 3))
-    assert [event.name for part in rounds(given) for event in part.events] == ["o2", "o3"]
-    assert len(list(rounds(given))) == 2
+    batch = deliveries(end, message_of("us1", "event", 2), message_of("eu1", "event", 3))
+    assert [event.name for each_round in rounds(batch) for event in each_round.events] == [
+        "o2",
+        "o3",
+    ]
+    assert len(list(rounds(batch))) == 2
     assert len(list(rounds(deliveries(page, message_of("us1", "event", 2))))) == 2
 
 
@@ -77,17 +80,17 @@ def test_a_message_that_cannot_be_read_is_handled_with_its_cluster():
 def test_p9_all_is_handled_once_and_but_for_heartbeats_in_the_order_of_its_cluster():
     chance = random.Random(7)
     for _ in range(300):
-        given = deliveries(
+        batch = deliveries(
             *(
                 message_of(chance.choice(CLUSTERS), chance.choice(KINDS), number)
                 for number in range(chance.randrange(12))
             )
         )
-        sent = [delivery.message for delivery in given]
-        found = handled(given)
-        assert sorted(map(id, found)) == sorted(map(id, sent))
+        sent = [delivery.message for delivery in batch]
+        messages = handled(batch)
+        assert sorted(map(id, messages)) == sorted(map(id, sent))
         for cluster in CLUSTERS:
-            assert _ordered(found, cluster) == _ordered(sent, cluster)
+            assert _ordered(messages, cluster) == _ordered(sent, cluster)
 
 
 def _ordered(messages: list[Message | None] | list[Message], cluster: str) -> list[Message]:

@@ -34,11 +34,11 @@ async def state(rig: ProjectorRig) -> FleetState:
     """A state without a projector: the test calls it."""
     await ensure_bucket(rig.bus)
     await rig.connections.writer.ensure_generation()
-    made = fleet_state(rig)
+    fleet_reader = fleet_state(rig)
     rig.provider.tell("eu1")
     await rig.connections.clusters.known()
-    await made.converge()
-    return made
+    await fleet_reader.converge()
+    return fleet_reader
 
 
 def reported(*scopes: str, **fields: Any) -> Heartbeat:
@@ -204,8 +204,8 @@ async def test_r1_a4_a_namespace_that_is_not_watched_is_unknown_not_empty(
     await completed(rig, state, "a")
     reader = rig.snapshot.reader
     for namespace, expected in (("prod", "synced"), ("", "synced"), ("stage", "unknown")):
-        found = (await reader.freshness(["eu1"], "core/pods", namespace=namespace))["eu1"]
-        assert (found.state, found.is_complete) == (expected, expected == "synced")
+        freshness = (await reader.freshness(["eu1"], "core/pods", namespace=namespace))["eu1"]
+        assert (freshness.state, freshness.is_complete) == (expected, expected == "synced")
     info = ClusterInfo(name="eu1", provider="test", config=None)
     cluster = Cluster(info, reader, KubeClient(KubeConfig("{}")))
     assert await cluster.get("v1/pods", "prod", "nobody") is None

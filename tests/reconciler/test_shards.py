@@ -41,9 +41,9 @@ async def sharded(
     valkey_url: str,
     quick_projector: None,  # noqa: ARG001
 ) -> AsyncGenerator[ProjectorRig]:
-    async with projector_rig(nats_url, valkey_url, shards=4) as made:
-        yield made
-        await made.aclose()
+    async with projector_rig(nats_url, valkey_url, shards=4) as opened:
+        yield opened
+        await opened.aclose()
 
 
 def sources() -> list[Source]:
@@ -76,8 +76,8 @@ async def test_p13_a_shard_that_was_emptied_is_listed_again_and_no_other(
     await eventually(rig.snapshot.reader.generation)
     await eventually(lambda: rig.has_members(*CLUSTERS))
     await rig.publish(*(heartbeat(name) for name in CLUSTERS))
-    held = before["us1"]
-    await rig.resync_requested("no complete list", "us1", after=held.min_epoch if held else 0)
+    record = before["us1"]
+    await rig.resync_requested("no complete list", "us1", after=record.min_epoch if record else 0)
     assert await rig.state("us1") is ResourceState.LISTING
     for name in ("eu1", "hub", "a"):
         assert await rig.state(name) is ResourceState.SYNCED
@@ -104,9 +104,9 @@ async def test_p11_what_one_shard_has_lost_is_applied_again_to_it_alone(
     versions = {name: await version_of(rig, name) for name in CLUSTERS}
     with capture_logs() as lines:
         rig.start()
-        await eventually(lambda: [one for one in lines if one["event"] == "store_settled"])
+        await eventually(lambda: [log for log in lines if log["event"] == "store_settled"])
     assert await names(rig) == {name: ["a", "b", "c"] for name in CLUSTERS}
-    beside = [one["beside"] for one in lines if one["event"] == "store_rolled_back"]
+    beside = [log["beside"] for log in lines if log["event"] == "store_rolled_back"]
     assert beside == [f"shard {LOST}"]
     again = {name: await version_of(rig, name) for name in CLUSTERS}
     assert {name for name in CLUSTERS if again[name] != versions[name]} == {"us1"}
@@ -123,7 +123,7 @@ def take_away(rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch) -> Callable[[]
     execute = cast("Any", redis.execute_command)
 
     async def failing(*args: Any, **options: Any) -> Any:
-        if is_away and any(isinstance(one, str) and f"{{fleet:{LOST}}}" in one for one in args):
+        if is_away and any(isinstance(arg, str) and f"{{fleet:{LOST}}}" in arg for arg in args):
             raise RedisConnectionError("its server is away")
         return await execute(*args, **options)
 
@@ -152,7 +152,7 @@ async def test_p9_a_shard_that_is_away_holds_up_no_other_and_nothing_is_lost(
         come_back()
         await eventually(lambda: has(rig, "us1", 14))
         await eventually(rig.is_through)
-    assert {one["error"] for one in lines if one["event"] == "batch_failed"} <= {
+    assert {log["error"] for log in lines if log["event"] == "batch_failed"} <= {
         "its server is away",
         f"shard {LOST} of the snapshot does not answer",
     }
@@ -187,9 +187,9 @@ async def test_p9_a_shard_that_hangs_is_waited_for_a_while_only(
     answers = asyncio.Event()
 
     async def handle(deliveries: Sequence[Delivery]) -> None:
-        if any(".us1." in one.subject for one in deliveries):
+        if any(".us1." in delivery.subject for delivery in deliveries):
             await answers.wait()
-        handled.extend(one.sequence for one in deliveries)
+        handled.extend(delivery.sequence for delivery in deliveries)
 
     by_shard = ByShard(KEYS, handle, probe=lambda _shard: answers.wait())
     try:
@@ -295,9 +295,9 @@ async def test_p9_a_batch_says_which_messages_were_not_handled() -> None:
     handled: list[str] = []
 
     async def handle(deliveries: Sequence[Delivery]) -> None:
-        if any(".us1." in one.subject for one in deliveries):
+        if any(".us1." in delivery.subject for delivery in deliveries):
             raise RedisConnectionError("its server is away")
-        handled.extend(one.subject for one in deliveries)
+        handled.extend(delivery.subject for delivery in deliveries)
 
     by_shard = ByShard(KEYS, handle, probe=answer)
     batch = batch_of((*CLUSTERS, *CLUSTERS))

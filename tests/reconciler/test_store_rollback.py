@@ -49,8 +49,8 @@ async def rig(
     """A projector with short times and a store of its own, not started yet."""
     shorten_intervals(monkeypatch)
     monkeypatch.setattr("fleetbus.snapshot.offsets.checkpoint.CHECK_EVERY", timedelta(seconds=0.05))
-    async with projector_rig(nats_url, store.url) as made:
-        yield made
+    async with projector_rig(nats_url, store.url) as opened:
+        yield opened
 
 
 async def names(rig: ProjectorRig) -> dict[str, str]:
@@ -133,9 +133,9 @@ async def test_p11_p14_absence_means_nothing_until_the_store_has_everything_agai
     await change(rig)
     await stop(rig)
     await roll_back(rig, store)
-    found = await rig.snapshot.reader.freshness(["eu1"], PODS)
-    assert found["eu1"].state is ResourceState.LISTING, "the object c exists, and is not there"
-    assert "lost its last writes" in found["eu1"].reason
+    freshness = await rig.snapshot.reader.freshness(["eu1"], PODS)
+    assert freshness["eu1"].state is ResourceState.LISTING, "the object c exists, and is not there"
+    assert "lost its last writes" in freshness["eu1"].reason
     rig.start()
 
     async def is_complete() -> bool:
@@ -272,18 +272,18 @@ async def handled(rig: ProjectorRig) -> Handled:
 async def test_p11_processes_of_one_consumer_share_one_replay(
     handled: Handled, store: ValkeyServer
 ) -> None:
-    one, two = handled.checkpoint(), handled.checkpoint()
-    await one.check()
+    first, two = handled.checkpoint(), handled.checkpoint()
+    await first.check()
     await two.check()
     await handled.rig.redis.save()
     await handled.rig.publish(SOURCE.added("a", 1), SOURCE.added("b", 2))
     await handled.consume()
     handled.names.clear()
     await roll_back(handled.rig, store)
-    await asyncio.gather(one.check(), two.check())
-    await asyncio.gather(one.check(), two.check())
+    await asyncio.gather(first.check(), two.check())
+    await asyncio.gather(first.check(), two.check())
     assert handled.names == ["a", "b"]
-    assert one.is_settled
+    assert first.is_settled
     assert two.is_settled
     assert handled.losses == []
 
@@ -291,8 +291,8 @@ async def test_p11_processes_of_one_consumer_share_one_replay(
 async def test_p11_nothing_is_settled_when_the_store_goes_back_again_during_the_replay(
     handled: Handled, store: ValkeyServer
 ) -> None:
-    made = handled.checkpoint()
-    await made.check()
+    checkpoint = handled.checkpoint()
+    await checkpoint.check()
     await handled.rig.redis.save()
     await handled.rig.publish(SOURCE.added("a", 1))
     await handled.consume()
@@ -307,13 +307,13 @@ async def test_p11_nothing_is_settled_when_the_store_goes_back_again_during_the_
             await roll_back(handled.rig, store)
 
     handled.handle = then_lose_it
-    made = handled.checkpoint()
-    await made.check()
-    assert not made.is_settled
+    checkpoint = handled.checkpoint()
+    await checkpoint.check()
+    assert not checkpoint.is_settled
     assert await handled.rig.snapshot.version("a") == ""
-    await made.check()
-    await made.check()
-    assert made.is_settled
+    await checkpoint.check()
+    await checkpoint.check()
+    assert checkpoint.is_settled
     assert await handled.rig.snapshot.version("a") == "1"
     assert times == [1, 1]
 
@@ -322,40 +322,42 @@ async def test_p11_a_checkpoint_is_never_written_to_another_server_than_the_one_
     handled: Handled, store: ValkeyServer
 ) -> None:
     beside = Beside.shard_of_snapshot(KEYS, 0, PROJECTOR)
-    held = CheckpointStore(handled.rig.redis, KEYS, beside)
+    checkpoints = CheckpointStore(handled.rig.redis, KEYS, beside)
     await handled.rig.redis.save()
-    seen = await held.read(PROJECTOR)
+    checkpoint = await checkpoints.read(PROJECTOR)
     await roll_back(handled.rig, store)
-    assert not await held.write(PROJECTOR, seen, Offset("s", 9, 9))
-    again = await held.read(PROJECTOR)
+    assert not await checkpoints.write(PROJECTOR, checkpoint, Offset("s", 9, 9))
+    again = await checkpoints.read(PROJECTOR)
     assert again.offset is None
-    assert await held.write(PROJECTOR, again, Offset("s", 9, 9))
-    assert not await held.write(PROJECTOR, again, Offset("s", 8, 8)), "somebody else wrote first"
+    assert await checkpoints.write(PROJECTOR, again, Offset("s", 9, 9))
+    assert not await checkpoints.write(PROJECTOR, again, Offset("s", 8, 8)), (
+        "somebody else wrote first"
+    )
 
 
 async def test_p11_a_checkpoint_below_the_one_remembered_is_a_loss_though_the_server_is_the_same(
     handled: Handled,
 ) -> None:
-    made = handled.checkpoint()
-    await made.check()
+    checkpoint = handled.checkpoint()
+    await checkpoint.check()
     await handled.rig.publish(SOURCE.added("a", 1), SOURCE.added("b", 2))
     await handled.consume()
-    await made.check()
+    await checkpoint.check()
     handled.names.clear()
     await handled.rig.redis.hset(CHECKPOINT, "low", 1)
-    await made.check()
+    await checkpoint.check()
     assert handled.names == ["b"]
-    assert made.is_settled
+    assert checkpoint.is_settled
 
 
 async def test_p12_an_ack_floor_below_the_checkpoint_is_a_break(handled: Handled) -> None:
     """A server that lost data sets a consumer that is ahead back, at its start."""
-    made = handled.checkpoint()
-    await made.check()
+    checkpoint = handled.checkpoint()
+    await checkpoint.check()
     await handled.rig.publish(SOURCE.added("a", 1), SOURCE.added("b", 2))
     await handled.consume()
-    await made.check()
+    await checkpoint.check()
     await handled.rig.redis.hset(CHECKPOINT, "floor", 3)
-    await made.check()
-    found = await handled.rig.redis.hmget(CHECKPOINT, ["breaks", "floor"])
-    assert found == [b"1", b"2"]
+    await checkpoint.check()
+    fields = await handled.rig.redis.hmget(CHECKPOINT, ["breaks", "floor"])
+    assert fields == [b"1", b"2"]

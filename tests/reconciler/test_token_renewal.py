@@ -158,8 +158,8 @@ async def test_two_projectors_renew_a_token_once(rig: Rig):
         rig.hub.patch("v1/secrets", *place, {"metadata": {"annotations": marks}})
     both = [rig.renewal(LIFETIME * 0.6).renew_all(rig.client) for _ in range(2)]
     await asyncio.gather(*both)
-    found = {outcome: count - before[outcome] for outcome, count in outcomes().items()}
-    assert found == {"renewed": 1, "failed": 0, "superseded": 1}
+    differences = {outcome: count - before[outcome] for outcome, count in outcomes().items()}
+    assert differences == {"renewed": 1, "failed": 0, "superseded": 1}
     assert await uid_with(rig, rig.tokens()[WRITER])
     assert rig.tokens()[WRITER] != old[WRITER]
 
@@ -192,15 +192,15 @@ async def test_a_revoked_token_says_what_to_do(rig: Rig, capfd: pytest.CaptureFi
     await rig.renewal(LIFETIME * 0.6).renew_all(rig.client)
     assert rig.tokens()[WRITER] == old[WRITER]
     assert rig.tokens()[WATCHER] != old[WATCHER]  # the other account is not affected
-    said = "".join(capfd.readouterr())
-    assert "member_token_not_renewed" in said
-    assert "fleetbus join eu1 --bootstrap" in said
+    output = "".join(capfd.readouterr())
+    assert "member_token_not_renewed" in output
+    assert "fleetbus join eu1 --bootstrap" in output
 
 
 async def test_w13_no_token_is_taken_from_another_cluster(rig: Rig):
     clusters = "fleetbus.dev/v1alpha1/clusters"
-    found = rig.hub.get(clusters, None, "eu1") or {}
-    rig.hub.update_status(clusters, {**found, "status": {"uid": "another"}})
+    cluster_object = rig.hub.get(clusters, None, "eu1") or {}
+    rig.hub.update_status(clusters, {**cluster_object, "status": {"uid": "another"}})
     fresh = Clusters([ClusterProvider(rig.config, "fleetbus-clusters")])
     async with _running(fresh):
         old = rig.tokens()
@@ -230,8 +230,8 @@ async def test_a_running_client_goes_on_with_the_new_token(rig: Rig):
     uid = await client.kube_system_uid()
     old = rig.tokens()[WRITER]
     await rig.renewal(LIFETIME * 0.6).renew_all(rig.client)
-    seen = [r for r in rig.fleet["eu1"].requests if r.path.endswith("/token")]
-    assert len(seen) == 4  # two of the join, two renewals
+    requests = [r for r in rig.fleet["eu1"].requests if r.path.endswith("/token")]
+    assert len(requests) == 4  # two of the join, two renewals
     await eventually(lambda: old not in _document(rig))
     assert await client.kube_system_uid() == uid
     assert rig.clusters.client("eu1") is client
@@ -322,13 +322,13 @@ async def test_s7_what_a_hostile_member_answers_is_not_written_and_stalls_no_oth
 
 
 async def _is_refused(rig: Rig, member: HostileMember, name: str) -> None:
-    before, failed, asked = rig.tokens(), outcomes(WATCHER)["failed"], member.asked
+    before, failed, count = rig.tokens(), outcomes(WATCHER)["failed"], member.asked
     renewal = rig.renewal(LIFETIME * 0.6)
     for _ in range(2):  # the second time is too early for the hostile one
         await renewal.renew_all(rig.client)
     assert rig.tokens()[WATCHER] == before[WATCHER], name
     assert rig.tokens()[WRITER] != before[WRITER], name
-    assert (outcomes(WATCHER)["failed"], member.asked) == (failed + 1, asked + 1), name
+    assert (outcomes(WATCHER)["failed"], member.asked) == (failed + 1, count + 1), name
 
 
 async def test_s7_a_member_whose_tokens_are_due_at_once_does_not_keep_the_hub_writing(rig: Rig):

@@ -47,7 +47,7 @@ def beat(*scopes: str, replica: str = "r1", watch_set: WatchSet | None = NAMED) 
 async def beating(rig: ProjectorRig, *beats: Beat) -> AsyncGenerator[None]:
     async def run() -> None:
         while True:
-            await asyncio.gather(*(rig.publish(made()) for made in beats))
+            await asyncio.gather(*(rig.publish(make_beat()) for make_beat in beats))
             await asyncio.sleep(0.05)
 
     task = asyncio.create_task(run())
@@ -77,8 +77,8 @@ async def names(rig: ProjectorRig) -> Sequence[str]:
     return await rig.snapshot.names()
 
 
-async def _are(rig: ProjectorRig, *wanted: str) -> bool:
-    return await names(rig) == sorted(wanted)
+async def _are(rig: ProjectorRig, *expected: str) -> bool:
+    return await names(rig) == sorted(expected)
 
 
 async def _are_tombstones(rig: ProjectorRig, count: int) -> bool:
@@ -93,7 +93,7 @@ async def test_p6_a_narrowed_watch_leaves_what_is_outside_without_a_deletion(rig
     record = await rig.record()
     assert record is not None
     assert (record.state, list(record.scopes)) == (ResourceState.SYNCED, ["a"])
-    assert {what for _, what, _ in (await rig.snapshot.feed())[-1:]} == {"unwatched"}
+    assert {change for _, change, _ in (await rig.snapshot.feed())[-1:]} == {"unwatched"}
     assert not rig.deleted
 
 
@@ -230,9 +230,9 @@ async def test_p6_what_late_events_bring_back_goes_again(rig: ProjectorRig):
     assert not rig.deleted
 
 
-async def _was_fed(rig: ProjectorRig, before: int, *wanted: str) -> bool:
-    found = tuple(what for _, what, _ in (await rig.snapshot.feed())[before:])
-    return found == wanted
+async def _was_fed(rig: ProjectorRig, before: int, *expected: str) -> bool:
+    changes = tuple(change for _, change, _ in (await rig.snapshot.feed())[before:])
+    return changes == expected
 
 
 async def test_p7_a_hold_ends_with_its_scope(rig: ProjectorRig):

@@ -35,9 +35,9 @@ async def spec(rig: ProjectorRig, cluster: str = "eu1") -> WatchSpec | None:
 @pytest.fixture
 async def specs(rig: ProjectorRig) -> AsyncGenerator[WatchSpecWriter]:
     await ensure_bucket(rig.bus)
-    made = WatchSpecWriter(clusters=rig.connections.clusters, bus=rig.bus, kv=rig.connections.kv)
-    task = asyncio.create_task(made.run())
-    yield made
+    writer = WatchSpecWriter(clusters=rig.connections.clusters, bus=rig.bus, kv=rig.connections.kv)
+    task = asyncio.create_task(writer.run())
+    yield writer
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -79,9 +79,9 @@ async def test_a_cluster_that_left_has_no_spec_any_more_and_a_new_one_has_an_emp
 async def test_a_spec_that_json_cannot_hold_is_written_as_a_string(rig: ProjectorRig):
     rig.provider.tell_infos(info(resources=({None: {1}}, {"resource": date(2026, 1, 2)})))
     await eventually(lambda: spec(rig))
-    found = await spec(rig)
-    assert found is not None
-    assert found.resources == ("{None: {1}}", {"resource": "2026-01-02"})
+    current = await spec(rig)
+    assert current is not None
+    assert current.resources == ("{None: {1}}", {"resource": "2026-01-02"})
 
 
 async def test_specs_are_written_again_into_a_new_bucket(
@@ -103,8 +103,8 @@ async def test_specs_are_written_again_into_a_new_bucket(
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def _is(rig: ProjectorRig, wanted: WatchSpec | None, cluster: str = "eu1") -> bool:
-    return await spec(rig, cluster) == wanted
+async def _is(rig: ProjectorRig, watch_spec: WatchSpec | None, cluster: str = "eu1") -> bool:
+    return await spec(rig, cluster) == watch_spec
 
 
 # --- suspended ----------------------------------------------------------------------------------
