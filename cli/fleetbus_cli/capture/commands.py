@@ -62,7 +62,7 @@ def capture(
     nats_url: NatsUrl = None,
     redis_url: RedisUrl = None,
 ) -> None:
-    """Capture the objects of the fleet and its latest events in a file.
+    """Capture the fleet's objects and latest events in a file.
 
     The file is meant to be shared: values of Secrets and of environment variables are redacted.
     `fleetbus replay`, `fleetbus dev up --from` and `fleetbus rehearse --from` open it.

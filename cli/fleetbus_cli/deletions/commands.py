@@ -45,7 +45,7 @@ def orphans(
     hub_context: HubContext = "",
     redis_url: RedisUrl = None,
 ) -> None:
-    """Show objects that no MultiClusterResource has on record; delete them."""
+    """Show objects without a MultiClusterResource; delete them."""
     from fleetbus_cli.deletions.orphans import run_orphans  # noqa: PLC0415 -- import cost
 
     hub = (hub_kubeconfig, hub_context)

@@ -14,7 +14,7 @@ def doctor(
     hub_kubeconfig: HubKubeconfig = None,
     hub_context: HubContext = "",
 ) -> None:
-    """Check the whole fleet, and say what to do about each problem.
+    """Check the fleet, and say what to do about each problem.
 
     It checks NATS, the store, the clusters, rights and credentials; with the hub's API server also
     what each component may do there and in every cluster, with the credentials that the fleet uses.

@@ -41,7 +41,7 @@ def queue(
     redis_url: RedisUrl = None,
     nats_url: NatsUrl = None,
 ) -> None:
-    """Show workqueues; retry or release items, or forget a controller."""
+    """Show workqueues; retry, release or forget what is in them."""
     first, *arguments = words or [""]
     if limit is not None and first in {"", "retry", "release", "forget"}:
         raise ConfigError(

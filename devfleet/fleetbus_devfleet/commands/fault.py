@@ -46,7 +46,7 @@ def add(
     folder: Folder = DEFAULT_FOLDER,
     url: AdminUrl = "",
 ) -> None:
-    """Add a rule: the requests that it affects, its action, and how often."""
+    """Add a rule: which requests, which action, how often."""
     from fleetbus_devfleet.commands import fault_report
     from fleetbus_emulator.apiserver.faults import FieldError
     from fleetbus_emulator.apiserver.faults.documents import (

@@ -41,7 +41,7 @@ def plan(
     redis_url: RedisUrl = None,
     nats_url: NatsUrl = None,
 ) -> None:
-    """Show what the distributor would write, and what it waits for.
+    """Show what the distributor would write, and why it waits.
 
     Every cluster is read live, and every write is sent as a server-side dry run. The status is 0 if
     nothing would be written, 2 if something would, and 1 after an error: also if a cluster did not
