@@ -40,9 +40,9 @@ def test_d4_whose_object_it_is(owner: Owner | None, recorded: str, ownership: Ow
 def test_d4_a_mark_that_cannot_be_read_is_nobodys():
     obj = owned_by(OWNER)
     obj["metadata"]["annotations"] = dict.fromkeys(obj["metadata"]["annotations"], "{broken")
-    verdict = claim(obj, OWNER, recorded_uid="live")
-    assert verdict.ownership is Ownership.MALFORMED
-    assert not verdict.is_confirmed
+    claimed = claim(obj, OWNER, recorded_uid="live")
+    assert claimed.ownership is Ownership.MALFORMED
+    assert not claimed.is_confirmed
 
 
 @pytest.mark.parametrize("missing", ["labels", "annotations"])
@@ -72,7 +72,7 @@ def test_d5_the_mark_of_another_confirms_nothing(owner: Owner | None):
 def test_d4_d5_for_which_cluster_it_was_written(
     target: tuple[str, str], ownership: Ownership, is_here: bool
 ):
-    verdict = claim(owned_by(OWNER.on(*target)), OWNER.on("c", "uid"))
-    assert (verdict.ownership, verdict.is_here) == (ownership, is_here)
-    assert bool(verdict.message) is not is_here
-    assert verdict.is_confirmed
+    claimed = claim(owned_by(OWNER.on(*target)), OWNER.on("c", "uid"))
+    assert (claimed.ownership, claimed.is_here) == (ownership, is_here)
+    assert bool(claimed.message) is not is_here
+    assert claimed.is_confirmed
