@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -288,3 +290,13 @@ def test_what_makes_no_sense_is_refused(wrong: str, capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit):
         read_arguments([wrong])
     assert wrong.partition("=")[0] in capsys.readouterr().err
+
+
+def test_the_waits_of_the_product_are_where_the_campaign_shortens_them():
+    # In a process of its own: what is patched stays patched.
+    script = "from faults.distributors.nursery import shorten_waits; shorten_waits()"
+    folder = Path(__file__).parents[1]
+    ended = subprocess.run(
+        [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr

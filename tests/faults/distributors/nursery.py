@@ -15,8 +15,9 @@ import os
 import select
 import signal
 import sys
+from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from faults.distributors.kill_points import KillPoints
 from faults.distributors.mutants import DISTRIBUTOR_MUTATIONS
@@ -34,13 +35,23 @@ from fleetbus.worker import host
 from fleetbus_distributor import main as service
 from fleetbus_distributor.orphan_sweep import OrphanSweep
 from fleetbus_distributor.plan import intent
-from fleetbus_distributor.rounds import cleanup, distribute, reconcile
-from fleetbus_distributor.targets import apply, remove, target, update
+from fleetbus_distributor.targets import target
 from support.processes.patch import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fleetbus.owned_objects.refusal import Refusal
+    from fleetbus_distributor.targets.outcome import State
 
 _TICK: Final = 0.01
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)  # loaded before any fork
+
+
+def _with_waits(waits: Mapping[timedelta, timedelta]) -> dict[Refusal, tuple[State, timedelta]]:
+    findings = target.FINDINGS  # made with the waits of the product
+    return {why: (state, waits.get(retry, retry)) for why, (state, retry) in findings.items()}
 
 
 def shorten_waits() -> None:
@@ -49,10 +60,13 @@ def shorten_waits() -> None:
     replace(durables, "ACK_WAIT", ACK_WAIT)
     replace(intent, "MAX_BYTES", CHUNKED_FROM)
     replace(intent, "PART_BYTES", PART_BYTES)
-    for module in (target, apply, update, reconcile):
-        replace(module, "RARELY", RARELY)
-    for module in (target, apply, remove, cleanup, distribute):
-        replace(module, "LATER", LATER)
+    waits = {target.LATER: LATER, target.RARELY: RARELY}
+    replace(target, "FINDINGS", _with_waits(waits))
+    for module in [
+        m for name, m in sys.modules.items() if name.startswith("fleetbus_distributor.")
+    ]:
+        for name in {"LATER", "RARELY"} & vars(module).keys():
+            replace(module, name, waits[getattr(module, name)])
     sweep = OrphanSweep.__init__
 
     def often(self: OrphanSweep, fleet: object, reader: object, _period: object) -> None:

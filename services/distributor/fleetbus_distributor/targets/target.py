@@ -61,7 +61,7 @@ _ACCOUNT: Final = re.compile(r"system:serviceaccount:(?P<namespace>[^:]+):(?P<na
 _QUOTED: Final = re.compile(r'"(?P<name>[^"]*)"')
 _OF_CLUSTER: Final = frozenset({Refusal.UNREACHABLE, Refusal.NOT_ACCEPTED, Refusal.UNAUTHORIZED})
 """Refusals that concern the whole cluster."""
-_FINDINGS: Final = {
+FINDINGS: Final = {
     Refusal.NAMESPACE_MISSING: (State.WAITING, LATER),
     Refusal.TYPE_MISSING: (State.WAITING, LATER),
     Refusal.FIELD_CONFLICT: (State.CONFLICT, RARELY),
@@ -197,7 +197,7 @@ def to_finding(error: KubeError, obj: Object, subject: str) -> Finding:
     refusal = refusal_of(error)
     if refusal in _OF_CLUSTER:
         raise ClusterUnreachable(refusal, error.message) from error
-    state, retry = _FINDINGS.get(refusal, (State.FAILED, RARELY))
+    state, retry = FINDINGS.get(refusal, (State.FAILED, RARELY))
     message, reason = redact_secrets(error.message, obj), str(refusal)
     if isinstance(error, Conflict) and refusal is Refusal.FIELD_CONFLICT:
         message = _describe_conflict(error, obj)
