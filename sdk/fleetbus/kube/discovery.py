@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeAlias
 
 from fleetbus import errors
 from fleetbus.kube.discovery_documents import (
@@ -40,6 +40,10 @@ _RESOURCES: Final = 50_000
 """Limit of resources over all group versions together; large clusters have a few thousand."""
 
 
+_VersionRead: TypeAlias = tuple[GroupVersion, list[ApiResource] | errors.KubeError]
+"""A group version with its resources, or with the reason why they cannot be read."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Document:
     """The resources of one group version; none if it is not served or cannot be read."""
@@ -53,7 +57,7 @@ class _Aggregated:
     """An aggregated document: per group version its resources, or why they cannot be read."""
 
     etag: str
-    versions: Sequence[tuple[GroupVersion, list[ApiResource] | errors.KubeError]]
+    versions: Sequence[_VersionRead]
 
 
 class Discovery:
@@ -249,7 +253,7 @@ class Discovery:
 
     async def _read_versions(
         self,
-    ) -> Sequence[tuple[GroupVersion, list[ApiResource] | errors.KubeError]]:
+    ) -> Sequence[_VersionRead]:
         """The resources of each group version, or why they cannot be read."""
         answer = await self._ask("/apis")
         others = self._read_aggregated("/apis", answer)
@@ -266,15 +270,13 @@ class Discovery:
             Call("GET", path, accept=AGGREGATED, etag=last.etag if last else "")
         )
 
-    def _read_aggregated(
-        self, path: str, answer: Answer
-    ) -> Sequence[tuple[GroupVersion, list[ApiResource] | errors.KubeError]] | None:
+    def _read_aggregated(self, path: str, answer: Answer) -> Sequence[_VersionRead] | None:
         """The versions of an aggregated document; None if the server has answered another."""
         if answer.is_unchanged:
             return self._aggregated[path].versions
         if "APIGroupDiscoveryList" not in answer.media_type:
             return None
-        versions: list[tuple[GroupVersion, list[ApiResource] | errors.KubeError]] = []
+        versions: list[_VersionRead] = []
         for where, resources in read_aggregated(answer.body):
             if resources is None:
                 error = unknown(f"the API server of {where} does not answer")
@@ -284,9 +286,7 @@ class Discovery:
         self._aggregated[path] = _Aggregated(answer.etag, versions)
         return versions
 
-    async def _read_each(
-        self, versions: Sequence[GroupVersion]
-    ) -> Sequence[tuple[GroupVersion, list[ApiResource] | errors.KubeError]]:
+    async def _read_each(self, versions: Sequence[GroupVersion]) -> Sequence[_VersionRead]:
         versions = [GroupVersion("", "v1", is_preferred=True), *versions]
         at_once = asyncio.Semaphore(_AT_ONCE)
         try:
