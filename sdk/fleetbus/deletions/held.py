@@ -48,7 +48,7 @@ class Held:
             objects=number(fields, "objects"),
             clusters=list(map(str, names)),
             plan_hash=plan_hash,
-            message=str(condition(resource, "DeletionHeld").get("message", "")),
+            message=str(condition(mapping(resource, "status"), "DeletionHeld").get("message", "")),
             is_confirmed=confirmed == plan_hash,
         )
 

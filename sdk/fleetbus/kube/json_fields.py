@@ -30,10 +30,10 @@ def string(tree: object, *path: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def number(tree: object, *path: str) -> int:
-    """Return the integer at a path; 0 if there is none."""
+def number(tree: object, *path: str, default: int = 0) -> int:
+    """Return the integer at a path; the default if there is none."""
     value = look(tree, *path)
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
 
 
 def mapping(tree: object, *path: str) -> Tree:
@@ -61,7 +61,7 @@ def pairs(tree: object, *path: str) -> str:
     return ",".join(f"{name}={value}" for name, value in sorted(mapping(tree, *path).items()))
 
 
-def condition(tree: object, kind: str) -> Tree:
-    """Return the condition of a type from an object's status; empty if there is none."""
-    conditions = [c for c in many(tree, "status", "conditions") if c.get("type") == kind]
-    return conditions[0] if conditions else {}
+def condition(status: object, kind: str) -> Tree:
+    """Return the first condition of a type from a status; empty if there is none."""
+    absent: Tree = {}
+    return next((c for c in many(status, "conditions") if c.get("type") == kind), absent)

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from fleetbus.kube.json_fields import condition
 from fleetbus.process.clock import utc_now
 from fleetbus.process.redact import cut
-from fleetbus_distributor.health.fields import condition
 from fleetbus_distributor.hub import status
 from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.hub.entries import entries_in

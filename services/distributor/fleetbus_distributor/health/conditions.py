@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from fleetbus.kube.json_fields import many, mapping, string
-from fleetbus_distributor.health.fields import Tree, condition, is_false, is_true, number
+from fleetbus.kube.json_fields import condition, many, mapping, number, string
+from fleetbus_distributor.health.fields import Tree, is_false, is_true
 from fleetbus_distributor.health.result import (
     HEALTHY,
     NOT_OBSERVED,
@@ -26,7 +26,7 @@ _READY: Final = ("Ready", "Available")
 
 def by_conditions(obj: Tree, status: Tree) -> Health:
     """Evaluate any kind by the usual conditions."""
-    generation = number(mapping(obj, "metadata").get("generation"))
+    generation = number(obj, "metadata", "generation")
     observed = status.get("observedGeneration")
     if isinstance(observed, int) and observed < generation:
         return NOT_OBSERVED
@@ -99,10 +99,10 @@ def namespace(_obj: Tree, status: Tree) -> Health:
 
 def pod_disruption_budget(obj: Tree, status: Tree) -> Health:
     """Enough pods are healthy."""
-    generation = number(mapping(obj, "metadata").get("generation"))
-    if number(status.get("observedGeneration")) < generation:
+    generation = number(obj, "metadata", "generation")
+    if number(status, "observedGeneration") < generation:
         return NOT_OBSERVED
-    current, desired = number(status.get("currentHealthy")), number(status.get("desiredHealthy"))
+    current, desired = number(status, "currentHealthy"), number(status, "desiredHealthy")
     if current >= desired:
         return HEALTHY
     return progressing("Pods", f"{current} of {desired} pods are healthy")

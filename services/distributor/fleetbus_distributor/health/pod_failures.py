@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from fleetbus.kube.json_fields import many, mapping, string
+from fleetbus.kube.json_fields import condition, many, mapping, number, string
 from fleetbus.process.redact import cut
-from fleetbus_distributor.health.fields import Tree, condition, is_true, number
+from fleetbus_distributor.health.fields import Tree, is_true
 
 _MAX_REASON: Final = 60
 _MAX_MESSAGE: Final = 250
@@ -101,7 +101,7 @@ def _of_container(about: str, container: Tree) -> Iterator[Failure]:
     elif is_stuck(reason):
         yield _failure(about, reason, waiting.get("message"))
     ended = mapping(state, "terminated") or mapping(last, "terminated")
-    if ended and number(ended.get("exitCode")) != 0 and container.get("ready") is not True:
+    if ended and number(ended, "exitCode") != 0 and container.get("ready") is not True:
         yield _failure(about, string(ended, "reason") or "Error", _exit_code(ended))
 
 
@@ -117,7 +117,7 @@ def _end_of(terminated: Tree) -> str:
 
 
 def _exit_code(terminated: Tree) -> str:
-    return f"exit code {number(terminated.get('exitCode'))}"
+    return f"exit code {number(terminated, 'exitCode')}"
 
 
 def _failure(about: str, reason: str, message: object) -> Failure:

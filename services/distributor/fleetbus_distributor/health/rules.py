@@ -25,9 +25,9 @@ from pydantic import (
     model_validator,
 )
 
-from fleetbus.kube.json_fields import mapping
+from fleetbus.kube.json_fields import mapping, number
 from fleetbus.process.redact import cut
-from fleetbus_distributor.health.fields import Tree, number
+from fleetbus_distributor.health.fields import Tree
 from fleetbus_distributor.health.paths import ABSENT, parse_path, read_path
 from fleetbus_distributor.health.result import HEALTHY, NOT_OBSERVED, Health, degraded, progressing
 from fleetbus_distributor.selectors import Strict
@@ -144,5 +144,5 @@ class HealthRule(Selection):
 
 
 def _is_observed(obj: Tree) -> bool:
-    generation = number(mapping(obj, "metadata").get("generation"))
-    return number(mapping(obj, "status").get("observedGeneration")) >= generation
+    generation = number(obj, "metadata", "generation")
+    return number(obj, "status", "observedGeneration") >= generation

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from fleetbus.kube.json_fields import many, mapping, string
-from fleetbus_distributor.health.fields import Tree, condition, is_true, number
+from fleetbus.kube.json_fields import condition, many, mapping, number, string
+from fleetbus_distributor.health.fields import Tree, is_true
 from fleetbus_distributor.health.pod_failures import is_stuck
 from fleetbus_distributor.health.result import (
     HEALTHY,
@@ -29,7 +29,7 @@ def deployment(obj: Tree, status: Tree) -> Health:
     if late.get("reason") == "ProgressDeadlineExceeded":
         return degraded("ProgressDeadlineExceeded", "its rollout has made no progress for too long")
     replicas = _replicas(obj)
-    surplus = number(status.get("replicas")) - number(status.get("updatedReplicas"))
+    surplus = number(status, "replicas") - number(status, "updatedReplicas")
     old = progressing("Replicas", f"{surplus} old replicas remain") if surplus > 0 else None
     late_replicas = (
         _few(status, "updatedReplicas", replicas, "replicas are updated")
@@ -60,7 +60,7 @@ def stateful_set(obj: Tree, status: Tree) -> Health:
         return NOT_OBSERVED
     replicas = _replicas(obj)
     spec = mapping(obj, "spec")
-    ready = "availableReplicas" if number(spec.get("minReadySeconds")) else "readyReplicas"
+    ready = "availableReplicas" if number(spec, "minReadySeconds") else "readyReplicas"
     return (
         _few(status, ready, replicas, "replicas are ready")
         or _old_revision(mapping(spec, "updateStrategy"), status, replicas)
@@ -72,10 +72,10 @@ def _old_revision(strategy: Tree, status: Tree, replicas: int) -> Health | None:
     is_same = status.get("currentRevision") == status.get("updateRevision")
     if strategy.get("type") == "OnDelete" or is_same:
         return None
-    partition = number(mapping(strategy, "rollingUpdate").get("partition"))
+    partition = number(strategy, "rollingUpdate", "partition")
     if partition:
         return _few(status, "updatedReplicas", max(0, replicas - partition), "replicas are updated")
-    updated = number(status.get("updatedReplicas"))
+    updated = number(status, "updatedReplicas")
     return progressing("Replicas", f"{updated} of {replicas} replicas are updated")
 
 
@@ -83,7 +83,7 @@ def daemon_set(obj: Tree, status: Tree) -> Health:
     """Its pods are of the newest template, and available."""
     if not _is_observed(obj, status):
         return NOT_OBSERVED
-    pods = number(status.get("desiredNumberScheduled"))
+    pods = number(status, "desiredNumberScheduled")
     strategy = mapping(obj, "spec", "updateStrategy")
     updated = 0 if strategy.get("type") == "OnDelete" else pods
     return (
@@ -147,7 +147,7 @@ def _terminated(status: Tree, state: str) -> Iterator[str]:
     """Reasons why containers have ended, other than by success."""
     for container in many(status, "containerStatuses"):
         terminated = mapping(container, state, "terminated")
-        if terminated and number(terminated.get("exitCode")) != 0:
+        if terminated and number(terminated, "exitCode") != 0:
             yield string(terminated, "reason") or "Error"
 
 
@@ -161,14 +161,14 @@ def _not_created(status: Tree) -> Health | None:
 
 
 def _is_observed(obj: Tree, status: Tree) -> bool:
-    generation = number(mapping(obj, "metadata").get("generation"))
-    return number(status.get("observedGeneration")) >= generation
+    generation = number(obj, "metadata", "generation")
+    return number(status, "observedGeneration") >= generation
 
 
 def _replicas(obj: Tree) -> int:
-    return number(mapping(obj, "spec").get("replicas"), 1)
+    return number(obj, "spec", "replicas", default=1)
 
 
 def _few(status: Tree, field: str, expected: int, noun: str) -> Health | None:
-    actual = number(status.get(field))
+    actual = number(status, field)
     return None if actual >= expected else progressing("Replicas", f"{actual} of {expected} {noun}")

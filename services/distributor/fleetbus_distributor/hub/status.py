@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias, cast
 
+from fleetbus.kube.json_fields import condition
 from fleetbus.process.redact import cut
-from fleetbus_distributor.health.fields import condition
 from fleetbus_distributor.health.result import HealthState
 from fleetbus_distributor.hub.entries import (
     MAX_MESSAGE,

@@ -20,10 +20,9 @@ import structlog
 
 from fleetbus.errors import FleetbusError
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.json_fields import many, mapping, string
+from fleetbus.kube.json_fields import many, mapping, number, string
 from fleetbus.process.redact import cut
 from fleetbus_distributor.fleet_view import TargetClients
-from fleetbus_distributor.health.fields import number
 from fleetbus_distributor.hub.rollout_state import GateState
 from fleetbus_distributor.plan.intent import Inventory
 from fleetbus_distributor.rollout.advance import Finding
@@ -119,7 +118,7 @@ def warnings(events: object, names: Collection[str]) -> Iterable[tuple[str, str]
         name = string(about, "name")
         if _is_family(name, names):
             # The text of an event may quote values: only its reason is shown (rule D14).
-            count = number(mapping(event, "series").get("count")) or number(event.get("count"), 1)
+            count = number(event, "series", "count") or number(event, "count", default=1)
             key = f"{string(mapping(event.get('metadata')).get('uid'))}/{count}"
             yield key, f"{string(about.get('kind'))} {name}: {string(event.get('reason'))}"
 
@@ -132,7 +131,7 @@ def restarts(pods: object, names: Collection[str]) -> Iterable[tuple[str, str]]:
         if not _is_family(name, names):
             continue
         for container in many(pod, "status", "containerStatuses"):
-            if count := number(container.get("restartCount")):
+            if count := number(container, "restartCount"):
                 key = f"{string(metadata.get('uid'))}/{string(container.get('name'))}/{count}"
                 yield key, f"Pod {name}: restarted"
 
