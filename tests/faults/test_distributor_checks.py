@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from faults.distributors.write_checks import (
     check_waves,
 )
 from fleetbus.kube.requests import Call
+from support.processes.programs import module
 
 Json = dict[str, Any]
 _RESOURCES = "/apis/fleetbus.dev/v1alpha1/namespaces/a/multiclusterresources"
@@ -294,9 +294,7 @@ def test_what_makes_no_sense_is_refused(wrong: str, capsys: pytest.CaptureFixtur
 
 def test_the_waits_of_the_product_are_where_the_campaign_shortens_them():
     # In a process of its own: what is patched stays patched.
-    script = "from faults.distributors.nursery import shorten_waits; shorten_waits()"
-    folder = Path(__file__).parents[1]
     ended = subprocess.run(
-        [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=False
+        module("scripts.shortened_waits"), capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stderr
