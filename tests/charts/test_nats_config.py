@@ -18,7 +18,14 @@ from nats.aio.msg import Msg
 
 from fleetbus.bus.connection import Bus, connected, subscribed
 from fleetbus.bus.durables import consumer_info, ensure_consumer
-from fleetbus.bus.jetstream import ensure_bucket, ensure_distribution, ensure_stream, stream_info
+from fleetbus.bus.jetstream import (
+    StreamLimits,
+    ensure_bucket,
+    ensure_distribution,
+    ensure_prior_states,
+    ensure_stream,
+    stream_info,
+)
 from fleetbus.bus.key_value import KeyValue
 from fleetbus_devfleet.processes.servers import find_nats_server
 from fleetbus_proto.keys import KV_BUCKET, kv_accepted, kv_watch_spec
@@ -299,7 +306,6 @@ def test_the_configuration_is_durable_and_bounded():
     assert "sync_interval: always" in text
     assert "max_payload: 8388608\n" in text
     assert "http: 127.0.0.1:8222" in text
-    assert "max_file_store: 3087007744\n" in text
     for forbidden in ("leafnodes", "no_auth_user", "websocket", "mqtt", "gateway"):
         assert forbidden not in text
 
@@ -324,9 +330,29 @@ def test_what_readers_of_the_stream_load_stays_below_the_memory_limit(
     assert variables.get("GOMEMLIMIT") == environment
 
 
-def test_the_disk_holds_both_streams():
-    claim = find(render({}), "StatefulSet", "fb-fleetbus-nats")["spec"]["volumeClaimTemplates"][0]
-    assert claim["spec"]["resources"]["requests"]["storage"] == "8Gi"
+@pytest.mark.parametrize(
+    "sizes", [{}, {"streamBytes": 16 * 1024**3, "embedded": {"storage": {"size": "24Gi"}}}]
+)
+async def test_b12_the_server_has_room_for_all_that_the_projector_creates(
+    sizes: Object, tmp_path: Path
+):
+    values: Object = {**FLEET, "nats": sizes}
+    (container,) = find(render(values), "Deployment", "fb-fleetbus-projector")["spec"]["template"][
+        "spec"
+    ]["containers"]
+    variables = {entry["name"]: entry.get("value") for entry in container["env"]}
+    limits = StreamLimits(
+        max_bytes=int(variables["FLEETBUS_RECONCILER_STREAM_MAX_BYTES"]),
+        bucket_bytes=int(variables["FLEETBUS_RECONCILER_BUCKET_MAX_BYTES"]),
+    )
+    async with (
+        rendered_nats(values, tmp_path) as server,
+        connected(server.access("projector"), name="projector") as hub,
+    ):
+        await ensure_stream(hub, limits)
+        await ensure_distribution(hub, limits)
+        await ensure_prior_states(hub, limits)
+        await ensure_bucket(hub, limits)
 
 
 def test_s9_three_servers_know_each_other_and_every_configuration_is_accepted(tmp_path: Path):

@@ -119,8 +119,7 @@ class Release:
             "FLEETBUS_ALLOW_LOOPBACK": "true",
             "FLEETBUS_WATCHER_DISCOVERY_INTERVAL": "1s",
         }
-        if component != "query-api":
-            variables |= self.nats.environment(component)
+        variables |= self.nats.environment(component)
         if component != "pool" and not component.startswith("watcher-"):
             variables |= self.valkey.environment(component)
         return variables
