@@ -131,7 +131,7 @@
 {{- $reserved := include "fleetbus.natsFileStore" . | int64 -}}
 {{- $least := mulf 1.1 $reserved -}}
 {{- if lt (include "fleetbus.bytes" $nats.embedded.storage.size | float64) $least -}}
-{{- fail (printf "nats.embedded.storage.size: %s is too small: 1.25 times nats.streamBytes (%d), nats.bucketBytes (%d) and 384 MiB for the rest are reserved on it; make it at least %s (docs/operations/sizing.md), or the two smaller" $nats.embedded.storage.size (int64 $nats.streamBytes) (int64 $nats.bucketBytes) (include "fleetbus.mebibytes" $least)) -}}
+{{- fail (printf "nats.embedded.storage.size: %s is too small: nats.streamBytes (%d) and a quarter of it, nats.bucketBytes (%d), and 384 MiB for the rest are reserved on it; make it at least %s (docs/operations/sizing.md), or the two smaller" $nats.embedded.storage.size (int64 $nats.streamBytes) (int64 $nats.bucketBytes) (include "fleetbus.mebibytes" $least)) -}}
 {{- end -}}
 {{- end -}}
 {{- if $valkey.enabled -}}
