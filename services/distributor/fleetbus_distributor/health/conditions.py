@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from fleetbus.kube.json_fields import condition, many, mapping, number, string
-from fleetbus_distributor.health.fields import Tree, is_false, is_true
+from fleetbus_distributor.health.fields import Tree, is_false, is_observed, is_true
 from fleetbus_distributor.health.result import (
     HEALTHY,
     NOT_OBSERVED,
@@ -99,8 +99,7 @@ def namespace(_obj: Tree, status: Tree) -> Health:
 
 def pod_disruption_budget(obj: Tree, status: Tree) -> Health:
     """Enough pods are healthy."""
-    generation = number(obj, "metadata", "generation")
-    if number(status, "observedGeneration") < generation:
+    if not is_observed(obj):
         return NOT_OBSERVED
     current, desired = number(status, "currentHealthy"), number(status, "desiredHealthy")
     if current >= desired:

@@ -1,11 +1,11 @@
-"""Whether conditions of untrusted objects hold: a value of another type counts as absent."""
+"""What untrusted objects say of themselves: a value of another type counts as absent."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from fleetbus.kube.json_fields import condition
+from fleetbus.kube.json_fields import condition, number
 
 Tree: TypeAlias = Mapping[str, Any]
 
@@ -18,3 +18,9 @@ def is_true(status: Tree, kind: str) -> bool:
 def is_false(status: Tree, kind: str) -> bool:
     """Whether a condition is False."""
     return condition(status, kind).get("status") == "False"
+
+
+def is_observed(obj: Tree) -> bool:
+    """Whether the status is about the current generation of the object."""
+    generation = number(obj, "metadata", "generation")
+    return number(obj, "status", "observedGeneration") >= generation

@@ -25,9 +25,9 @@ from pydantic import (
     model_validator,
 )
 
-from fleetbus.kube.json_fields import mapping, number
+from fleetbus.kube.json_fields import mapping
 from fleetbus.process.redact import cut
-from fleetbus_distributor.health.fields import Tree
+from fleetbus_distributor.health.fields import Tree, is_observed
 from fleetbus_distributor.health.paths import ABSENT, parse_path, read_path
 from fleetbus_distributor.health.result import HEALTHY, NOT_OBSERVED, Health, degraded, progressing
 from fleetbus_distributor.selectors import Strict
@@ -132,7 +132,7 @@ class HealthRule(Selection):
 
     def evaluate(self, obj: Tree) -> Health:
         """The health of an object that the rule selects; no message repeats a value of it."""
-        if self.observed_generation and not _is_observed(obj):
+        if self.observed_generation and not is_observed(obj):
             return NOT_OBSERVED
         for check in self.degraded:
             if check.holds(obj):
@@ -141,8 +141,3 @@ class HealthRule(Selection):
             if not check.holds(obj):
                 return progressing("RuleNotMet", f"it waits until {check}")
         return HEALTHY
-
-
-def _is_observed(obj: Tree) -> bool:
-    generation = number(obj, "metadata", "generation")
-    return number(obj, "status", "observedGeneration") >= generation

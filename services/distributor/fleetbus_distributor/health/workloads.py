@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from fleetbus.kube.json_fields import condition, many, mapping, number, string
-from fleetbus_distributor.health.fields import Tree, is_true
+from fleetbus_distributor.health.fields import Tree, is_observed, is_true
 from fleetbus_distributor.health.pod_failures import is_stuck
 from fleetbus_distributor.health.result import (
     HEALTHY,
@@ -23,7 +23,7 @@ _FAILED: Final = HealthState.DEGRADED
 
 def deployment(obj: Tree, status: Tree) -> Health:
     """All replicas are of the newest template, and available."""
-    if not _is_observed(obj, status):
+    if not is_observed(obj):
         return NOT_OBSERVED
     late = condition(status, "Progressing")
     if late.get("reason") == "ProgressDeadlineExceeded":
@@ -45,7 +45,7 @@ def deployment(obj: Tree, status: Tree) -> Health:
 
 def replica_set(obj: Tree, status: Tree) -> Health:
     """All replicas are available."""
-    if not _is_observed(obj, status):
+    if not is_observed(obj):
         return NOT_OBSERVED
     if is_true(status, "ReplicaFailure"):
         failure = condition(status, "ReplicaFailure")
@@ -56,7 +56,7 @@ def replica_set(obj: Tree, status: Tree) -> Health:
 
 def stateful_set(obj: Tree, status: Tree) -> Health:
     """All replicas are ready, and as many as its strategy replaces are of the newest template."""
-    if not _is_observed(obj, status):
+    if not is_observed(obj):
         return NOT_OBSERVED
     replicas = _replicas(obj)
     spec = mapping(obj, "spec")
@@ -81,7 +81,7 @@ def _old_revision(strategy: Tree, status: Tree, replicas: int) -> Health | None:
 
 def daemon_set(obj: Tree, status: Tree) -> Health:
     """Its pods are of the newest template, and available."""
-    if not _is_observed(obj, status):
+    if not is_observed(obj):
         return NOT_OBSERVED
     pods = number(status, "desiredNumberScheduled")
     strategy = mapping(obj, "spec", "updateStrategy")
@@ -158,11 +158,6 @@ def _not_created(status: Tree) -> Health | None:
     failure = condition(status, "ReplicaFailure")
     state = HealthState.PROGRESSING
     return from_condition(state, failure, "ReplicaFailure", "its pods cannot be created")
-
-
-def _is_observed(obj: Tree, status: Tree) -> bool:
-    generation = number(obj, "metadata", "generation")
-    return number(status, "observedGeneration") >= generation
 
 
 def _replicas(obj: Tree) -> int:
