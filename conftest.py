@@ -8,10 +8,10 @@ import signal
 from collections.abc import Generator
 
 import pytest
-import structlog
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from support.full import FULL, UI, examples
+from support.logs import reset_logs
 from support.rigs.fleet_fixtures import open_rig
 from support.servers.fixtures import (
     is_installed,
@@ -64,7 +64,7 @@ os.environ.setdefault("FLEETBUS_ALLOW_LOOPBACK", "1")
 def logs_as_configured_by_default() -> Generator[None]:
     """Undo what a command of a test set up for the logs of its process, this one."""
     yield
-    structlog.reset_defaults()
+    reset_logs()
 
 
 def pytest_configure() -> None:
@@ -73,6 +73,7 @@ def pytest_configure() -> None:
     A shell lets what it starts in the background ignore SIGINT, and the processes of tests would
     inherit that.
     """
+    reset_logs()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -110,7 +111,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="starts emulated clusters of its own"))
 
 
-def pytest_collection_finish() -> None:
-    """Set what the imports made aside, so that the collection after each test takes no time."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let no garbage be looked for while thousands of modules and tests come, and none goes.
+
+    What they made is set aside then, so that the collection after each test takes no time.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()

@@ -21,6 +21,7 @@ from fleetbus_proto.codec import encode
 from fleetbus_proto.headers import build
 from support.api.rendered_chart import SEED, VALUES, Object, find, render
 from support.eventually import eventually
+from support.rows import each_row
 from support.servers.rendered_servers import rendered_nats
 from support.stores.snapshot import Source
 from support.wire.samples import MESSAGE_KEY
@@ -133,7 +134,7 @@ def test_s9_it_reaches_nats_and_the_bucket_and_nothing_of_a_volume_but_nats():
     assert rule == {"ports": [{"port": 9000, "protocol": "TCP"}], "to": [minio]}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "text"),
     [("keep", "0.5h"), ("keep", "0d"), ("keep", "99999d"), ("chunkAge", "0s"), ("chunkAge", "48h")],
 )

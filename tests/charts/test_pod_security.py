@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.api.rendered_chart import SEED, VALUES, Object, of_kind, pods, render, secret
+from support.rows import each_row
 
 HOST = {"hostNetwork", "hostPID", "hostIPC", "hostUsers"}
 VOLUMES = {
@@ -13,7 +14,7 @@ VOLUMES = {
 }
 
 
-@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+@each_row("values", VALUES.values())
 def test_s9_every_pod_meets_the_restricted_standard(values: Object):
     for place, spec in pods(render(values)):
         assert not HOST & spec.keys(), place
@@ -82,7 +83,7 @@ def test_dns_is_reached_on_the_ports_of_its_pods():
     ]
 
 
-@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+@each_row("values", VALUES.values())
 def test_every_long_running_container_has_probes_limits_and_a_pinned_image(values: Object):
     for place, spec in pods(render(values)):
         for container in spec["containers"]:

@@ -24,6 +24,7 @@ from support.api.rendered_chart import (
     render,
     render_files,
 )
+from support.rows import each_row
 
 OPTIONAL = {"ServiceMonitor", "PrometheusRule", "ScaledObject"}
 """Objects of operators that the hub need not have."""
@@ -44,7 +45,7 @@ def test_a_strict_lint_finds_nothing(values: Object):
     assert [message for message in report["messages"] if message["severity"] > 1] == []
 
 
-@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+@each_row("values", VALUES.values())
 def test_an_api_server_accepts_every_object_and_knows_every_field(values: Object):
     calls = Calls(Cluster("hub", seed=1))
     calls.post("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
@@ -67,7 +68,7 @@ def path_of(obj: Object) -> str:
     return f"{place}/{NAMES.get(kind, kind.lower() + 's')}"
 
 
-@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+@each_row("values", VALUES.values())
 def test_every_object_says_what_it_belongs_to(values: Object):
     for obj in render(values):
         labels = obj["metadata"]["labels"]
@@ -177,7 +178,7 @@ def test_s6_no_leaf_port_and_monitoring_on_localhost_only():
         assert ports <= {8080, 8443, 4222, 6222, 6379}
 
 
-@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+@each_row("values", VALUES.values())
 def test_the_notes_say_what_to_do_next(values: Object):
     notes = next(text for path, text in render_files(values).items() if path.endswith(".txt"))
     assert "fleetbus join eu1 --bootstrap --file eu1.kubeconfig" in notes

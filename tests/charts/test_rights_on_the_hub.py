@@ -9,6 +9,7 @@ import pytest
 from emulator.support.kube_calls import Calls
 from fleetbus_emulator.apiserver import Cluster, User
 from support.api.rendered_chart import NAMESPACE, VALUES, Object, of_kind, render
+from support.rows import each_row
 
 REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -157,7 +158,7 @@ def test_a3_where_members_decide_the_query_api_finds_them_and_no_more():
     assert [call for call in [*FORBIDDEN, *more] if may(calls, "query-api", *call)] == []
 
 
-@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+@each_row("values", VALUES.values())
 def test_s7_no_rule_has_a_wildcard_or_cluster_wide_secrets(values: Object):
     for role in of_kind(render(values), "Role", "ClusterRole"):
         for rule in role["rules"]:
@@ -167,7 +168,7 @@ def test_s7_no_rule_has_a_wildcard_or_cluster_wide_secrets(values: Object):
                 assert "secrets" not in rule["resources"], role["metadata"]["name"]
 
 
-@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+@each_row("values", VALUES.values())
 def test_every_binding_leads_to_a_role_and_a_service_account_of_the_release(values: Object):
     objects = render(values)
     accounts = {account["metadata"]["name"] for account in of_kind(objects, "ServiceAccount")}

@@ -19,16 +19,17 @@ from support.api.rendered_chart import (
     render_files,
 )
 from support.api.wrong_values import WRONG
+from support.rows import each_row
 
 
-@pytest.mark.parametrize(("values", "message"), WRONG, ids=[message for _, message in WRONG])
+@each_row(("values", "message"), WRONG)
 def test_a_wrong_value_is_refused_and_named(values: Object, message: str):
     with pytest.raises(helm().HelmError) as refused:
         render_files(values)
     assert message in str(refused.value)
 
 
-@pytest.mark.parametrize("resource", ["v1/*", "apps/v1/*", "v1/pods*", "v1/"])
+@each_row("resource", ["v1/*", "apps/v1/*", "v1/pods*", "v1/"])
 def test_s7_the_hub_is_never_watched_with_a_wildcard_in_its_rights(resource: str):
     watch = {"resources": [resource]}
     with pytest.raises(helm().HelmError) as refused:
@@ -109,7 +110,7 @@ RESOURCES = [
 ]
 
 
-@pytest.mark.parametrize("name", RESOURCES)
+@each_row("name", RESOURCES)
 def test_the_chart_and_the_watcher_accept_the_same_names_of_resources(name: str):
     watch = {"resources": [name]}
     try:

@@ -28,6 +28,7 @@ from support.objects import pod
 from support.processes.in_process_commands import status_of
 from support.processes.programs import module as program
 from support.rigs.fleet import Rig
+from support.rows import each_row
 
 Ended = tuple[int, str, str]
 """Exit status, standard output and error."""
@@ -343,7 +344,7 @@ async def test_a_command_of_its_own_process_ends_alike() -> None:
     assert "Usage:" in unknown[2]
 
 
-@pytest.mark.parametrize("module", ["typer", "fleetbus_devfleet.commands", "asyncio"])
+@each_row("module", ["typer", "fleetbus_devfleet.commands", "asyncio"])
 def test_ctrl_c_while_the_commands_are_loaded_ends_silently_with_130(module: str) -> None:
     command = program("scripts.interrupted_import", module)
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

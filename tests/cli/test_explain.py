@@ -26,6 +26,7 @@ from fleetbus_cli.events.explain_text import is_unknown, render, with_summary
 from fleetbus_proto import keys
 from support.eventually import eventually
 from support.rigs.fleet import Rig
+from support.rows import each_row
 from support.stores.snapshot import Snapshot, Source
 from support.stores.workqueue import RedisRig, named
 
@@ -389,7 +390,7 @@ def test_more_mapped_requests_than_the_record_keeps_are_said_to_be_more() -> Non
     assert mapped_requests("mapper", StoredRecord()) == ([], False)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "message"),
     [
         ({"name": "default/"}, "is neither NAMESPACE/NAME nor"),

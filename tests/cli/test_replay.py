@@ -27,6 +27,7 @@ from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_proto.resources import parse_resource
 from support.processes.in_process_commands import status_of
 from support.rigs.fleet import Rig
+from support.rows import each_row
 from support.stores.snapshot import Source
 from support.wire import captures
 
@@ -125,7 +126,7 @@ def test_a_recording_that_is_not_text_is_refused(tmp_path: pathlib.Path) -> None
         list(read_recording("it.jsonl", lines))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("resource", "namespace", "name"),
     [
         ("v1/pods", "prod", "web"),

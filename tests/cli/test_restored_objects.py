@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from fleetbus_cli.history.restorable import DeletedObject, restored_tree, select_restorable
+from support.rows import each_row
 
 
 def deleted(resource: str, tree: dict[str, Any], name: str = "a") -> DeletedObject:
@@ -215,7 +214,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@each_row("name", CASES)
 def test_what_a_cluster_assigned_is_stripped_and_reported(name: str):
     resource, tree, expected, reported = CASES[name]
     restored, stripped = restored_tree(deleted(resource, tree), {})
@@ -231,7 +230,7 @@ def test_a_claim_stays_bound_to_a_volume_that_is_put_back_with_it():
     assert restored_tree(claim, {}, {"pv-2"})[0]["spec"] == {}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("resource", "tree", "reason"),
     [
         ("core/pods", {"status": {"phase": "Succeeded"}}, "would run again"),

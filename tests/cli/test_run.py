@@ -26,6 +26,7 @@ from fleetbus_cli.run.run import load_and_report
 from fleetbus_cli.target import resolve_target
 from support.eventually import eventually
 from support.rigs.fleet import Rig
+from support.rows import each_row
 
 OpenRig = Callable[..., Awaitable[Rig]]
 FLEETBUS = str(pathlib.Path(sys.executable).with_name("fleetbus"))
@@ -180,7 +181,7 @@ async def test_two_processes_reload_and_stop_under_load_without_losing_or_doubli
     assert cut_off == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("ending", "handler", "status"),
     [
         ("time.sleep(60)", "SIG_DFL", 0),  # it ends by our signal

@@ -36,6 +36,7 @@ from fleetbus_emulator.apiserver.admin import AdminClient
 from fleetbus_emulator.files import admin_port_file, kubeconfig_file
 from support.eventually import eventually
 from support.processes.in_process_commands import one_line, status_of
+from support.rows import each_row
 from support.wire import captures
 
 _FLEETBUS = Path(sysconfig.get_path("scripts"), "fleetbus")
@@ -148,7 +149,7 @@ async def test_a_capture_is_opened_with_uids_owners_and_custom_resources(tmp_pat
 # --- the words of a rehearsal ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         ("eu1 dies", (FaultKind.DIES, "", "", None)),
@@ -171,9 +172,7 @@ def test_a_fault_is_read(text: str, expected: tuple[Any, ...]):
     fault.check(["hub", "eu1"], ["canary"], LONG)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "eu1", "eu1 explodes", "eu1 dies in wave", "eu1 dies after 5"]
-)
+@each_row("text", ["", "eu1", "eu1 explodes", "eu1 dies in wave", "eu1 dies after 5"])
 def test_another_fault_is_refused_with_the_grammar(text: str):
     with pytest.raises(ConfigError, match=r"is not of the form CLUSTER dies\|returns\|refuses"):
         Fault.read(text)

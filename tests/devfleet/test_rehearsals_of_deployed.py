@@ -14,6 +14,7 @@ import pytest
 from fleetbus_cli.capture.reading import Capture
 from fleetbus_devfleet.rehearsal.captured import CapturedResource, missing_types
 from fleetbus_devfleet.rehearsal.manifest import read_manifest
+from support.rows import each_row
 from support.wire import captures
 
 _FLEETBUS = str(Path(sysconfig.get_path("scripts"), "fleetbus"))
@@ -49,9 +50,7 @@ def test_a_capture_without_it_is_of_a_first_deployment(tmp_path: Path):
     assert CapturedResource.find(Capture.open(full), manifest) == CapturedResource(deployed)
 
 
-@pytest.mark.parametrize(
-    ("phase", "is_paused"), [("Complete", False), ("Failed", True), ("Progressing", True)]
-)
+@each_row(("phase", "is_paused"), [("Complete", False), ("Failed", True), ("Progressing", True)])
 def test_the_copies_settle_without_opening_a_wave(phase: str, is_paused: bool):
     before = CapturedResource(_resource(_SPEC, status={"rollout": {"phase": phase}}))
     assert before.settled_spec["rollout"].get("paused", False) is is_paused

@@ -19,6 +19,7 @@ from fleetbus_distributor.targets.target import RARELY
 from support.api.custom_resource_definitions import CRDS, definition
 from support.objects import config_map
 from support.rigs.distributor import Rig
+from support.rows import each_row
 
 CONFIG_MAPS = "v1/configmaps"
 PLACED = {"clusters": [{"name": "t1"}, {"name": "t2"}]}
@@ -177,7 +178,7 @@ async def run_for_a_minute(rig: Rig) -> int:
     return sum(write.status >= 400 for write in rig.writes("t1")[count:])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("spec", "field"),
     [
         ({"templates": [config_map("m"), config_map("m")]}, "spec.templates[1]"),

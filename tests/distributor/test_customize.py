@@ -7,6 +7,7 @@ from fleetbus_distributor.errors import CustomizeError, RenderError
 from fleetbus_distributor.render.customize import merge_patch, render_for
 from fleetbus_distributor.render.spec import read_spec
 from fleetbus_distributor.render.template import Context
+from support.rows import each_row
 
 DEPLOYMENT: dict[str, Any] = {
     "apiVersion": "apps/v1",
@@ -67,7 +68,7 @@ CASES: list[tuple[tuple[str, str, Any], str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("action", "path", "value"), CASES)
+@each_row(("action", "path", "value"), CASES)
 def test_t16_values_and_paths(action: tuple[str, str, Any], path: str, value: Any):
     op, target, action_value = action
     obj, warnings = customized({"op": op, "path": target, "value": action_value})
@@ -105,7 +106,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("action", "problem"), BAD)
+@each_row(("action", "problem"), BAD)
 def test_a_patch_that_does_not_fit_names_its_action(action: dict[str, Any], problem: str):
     with pytest.raises(CustomizeError) as caught:
         customized(action)
@@ -149,7 +150,7 @@ def test_a_merge_patch_merges_maps_and_removes_nulls():
     assert "replicas" not in obj["spec"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("target", "patch", "result"),
     [
         ({"a": 1}, {"a": None}, {}),
@@ -163,7 +164,7 @@ def test_merge_patch_is_rfc_7386(target: Any, patch: Any, result: Any):
     assert merge_patch(target, patch) == result
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("entry", "applies"),
     [
         ({"name": "t1"}, True),

@@ -19,6 +19,7 @@ from fleetbus_proto import keys
 from fleetbus_proto.events import Event, Incarnation, Rank
 from fleetbus_proto.subjects import Verb
 from support.rigs.distributor import CONFIG_MAP, NOWHERE, Rig
+from support.rows import each_row
 
 MAPS = "v1/configmaps"
 SLOW = timedelta(seconds=2)
@@ -177,7 +178,7 @@ def watch(began: float) -> SilenceWatch:
     return made
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("ago", "answered", "known", "silent"),
     [
         (2.0, {"a": 1.5, "b": 9.0}, set[str](), ["b"]),

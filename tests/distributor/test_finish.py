@@ -17,6 +17,7 @@ from fleetbus_distributor.render.spec import read_spec
 from fleetbus_distributor.render.template import Context, reference
 from support.full import examples
 from support.rigs.distributor import CONFIG_MAP, Rig
+from support.rows import each_row
 
 OWNER = Owner("fleetbus.dev/v1alpha1", "MultiClusterResource", "d", "x", "u1", "hub", hub="h1")
 SECRET: dict[str, Any] = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}}
@@ -47,7 +48,7 @@ def test_d3_what_only_a_server_sets_is_not_applied():
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("obj", "problem"),
     [
         ({}, "t.metadata: an object is required"),
@@ -110,7 +111,7 @@ BAD_METADATA: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("metadata", "problem"), BAD_METADATA)
+@each_row(("metadata", "problem"), BAD_METADATA)
 def test_d3_metadata_of_a_wrong_type_is_refused(metadata: dict[str, Any], problem: str):
     obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m", **metadata}}
     with pytest.raises(RenderError) as caught:
@@ -118,14 +119,14 @@ def test_d3_metadata_of_a_wrong_type_is_refused(metadata: dict[str, Any], proble
     assert problem in str(caught.value)
 
 
-@pytest.mark.parametrize("version", [5, [], "a/b/c", "/", "v1/", "..", "v1?x=y", "v 1", "apps/"])
+@each_row("version", [5, [], "a/b/c", "/", "v1/", "..", "v1?x=y", "v 1", "apps/"])
 def test_d3_an_api_version_that_is_none_is_refused(version: Any):
     with pytest.raises(RenderError, match=r"t\.apiVersion"):
         finish({**SECRET, "apiVersion": version}, "t")
 
 
-@pytest.mark.parametrize("field", ["data", "stringData"])
-@pytest.mark.parametrize("value", [True, 5432, 1.5, ["a"], {"a": "b"}])
+@each_row("field", ["data", "stringData"])
+@each_row("value", [True, 5432, 1.5, ["a"], {"a": "b"}])
 def test_d3_a_value_of_a_secret_that_is_no_text_is_refused_and_not_quoted(field: str, value: Any):
     with pytest.raises(RenderError) as caught:
         finish({**SECRET, field: {"fine": "YQ==", "port": value}}, "t")

@@ -22,6 +22,7 @@ from fleetbus_distributor.preview.diff import diff_lines
 from fleetbus_distributor.targets.drift_report import find_drift
 from fleetbus_distributor.targets.target import MAX_MESSAGE, redact_secrets
 from support.rigs.distributor import CONFIG_MAP, Object, Rig
+from support.rows import each_row
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -193,7 +194,7 @@ def test_d26_a_long_name_is_not_repeated_for_all_that_is_below_it():
     assert max(len(each.field) for each in drift) < 1000
 
 
-@pytest.mark.parametrize("message", MESSAGES, ids=lambda text: text[:20])
+@each_row("message", MESSAGES)
 def test_d14_a_message_of_any_form_is_redacted_at_once(message: str):
     began = time.process_time()
     assert len(redact_secrets(message, {})) <= MAX_MESSAGE
@@ -207,7 +208,7 @@ def test_d14_a_value_that_is_part_of_the_mark_does_not_take_it_apart():
     assert redact_secrets("hunter2 is no red", secret) == "<redacted> is no <redacted>"
 
 
-@pytest.mark.parametrize("shift", range(0, 40, 8))
+@each_row("shift", range(0, 40, 8))
 def test_d14_of_a_long_message_no_beginning_of_a_value_is_shown(shift: int):
     value = "hunter2-" * 5
     secret = {"kind": "Secret", "stringData": {"a": value}}

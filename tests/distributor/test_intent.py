@@ -9,6 +9,7 @@ from fleetbus_distributor.plan import intent
 from fleetbus_distributor.plan.intent import Inventory, Mark, Owned
 from fleetbus_distributor.render.template import ObjectRef
 from fleetbus_distributor.targets.converge import deletion_order, stage_of
+from support.rows import each_row
 
 A, B = (ObjectRef("v1", "ConfigMap", "default", name) for name in "ab")
 
@@ -82,7 +83,7 @@ DAMAGED: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("damaged", DAMAGED)
+@each_row("damaged", DAMAGED)
 def test_a_damaged_intent_is_an_error_not_an_empty_one(damaged: Any):
     def read() -> None:
         intent.read({"intent": damaged})

@@ -1,11 +1,10 @@
 import time
 from typing import Any
 
-import pytest
-
 from fleetbus_distributor.render.place import Member, matches, place
 from fleetbus_distributor.render.spec import Placement
 from fleetbus_distributor.selectors import LabelSelector
+from support.rows import each_row
 
 FLEET = [
     Member("hub", {"role": "hub"}),
@@ -19,7 +18,7 @@ def names(placement: dict[str, Any], hub: str = "hub") -> tuple[list[str], list[
     return [member.name for member in placed.targets], placed.unknown
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("placement", "targets", "unknown"),
     [
         ({}, ["hub"], []),
@@ -53,7 +52,7 @@ def test_a_hub_that_is_no_member_is_unknown_not_someone_else():
     assert names({}, hub="elsewhere") == ([], ["elsewhere"])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("expression", "result"),
     [
         ({"key": "region", "operator": "In", "values": ["eu", "us"]}, True),

@@ -8,6 +8,7 @@ from fleetbus_distributor.plan.intent import Basis, Inventory, Mark, Owned
 from fleetbus_distributor.plan.plan import Facts, Hold, HoldReason, Plan, make_plan, record, settle
 from fleetbus_distributor.render.spec import FusePolicy
 from fleetbus_distributor.render.template import ObjectRef
+from support.rows import each_row
 
 A, B = (ObjectRef("v1", "ConfigMap", "default", name) for name in "ab")
 
@@ -101,7 +102,7 @@ def test_d8_an_empty_cluster_list_prunes_nothing():
     assert plan.gone == ["t1", "t2"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("clusters", "objects", "count", "limits", "is_held"),
     [
         (10, 3, 8, {}, True),  # 2 clusters
@@ -315,8 +316,8 @@ def test_d8_a_question_keeps_its_name_while_it_stands_and_never_gets_it_again():
     assert again.hold.plan_hash != hold.plan_hash
 
 
-@pytest.mark.parametrize("edited", [True, False])
-@pytest.mark.parametrize("clusters", [["t1"], ["t1", "t2"]])
+@each_row("edited", [True, False])
+@each_row("clusters", [["t1"], ["t1", "t2"]])
 def test_d8_no_cluster_at_all_is_held_even_after_an_edit(edited: bool, clusters: list[str]):
     plan = make_plan(facts({}, {name: [A] for name in clusters}, edited=edited))
     assert plan.hold is not None

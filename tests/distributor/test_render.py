@@ -10,6 +10,7 @@ from fleetbus_distributor.errors import RenderError
 from fleetbus_distributor.render.spec import read_spec
 from fleetbus_distributor.render.template import Context, render, substitute
 from support.full import examples
+from support.rows import each_row
 
 CONTEXT = Context(
     "eu1",
@@ -18,7 +19,7 @@ CONTEXT = Context(
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("template", "result"),
     [
         ("plain", "plain"),
@@ -40,7 +41,7 @@ def test_d15_substitution_is_typed(template: Any, result: Any):
     assert substitute(template, CONTEXT, "spec.template") == result
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("template", "problem"),
     [
         ({"a": ["${vars.nope}"]}, "spec.template.a[0]: spec.vars has no 'nope'"),

@@ -10,6 +10,7 @@ from fleetbus_distributor.render.spec import (
     Spec,
     read_spec,
 )
+from support.rows import each_row
 
 CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}}
 
@@ -29,7 +30,7 @@ def test_the_defaults_are_those_of_the_design():
     assert spec.placement.cluster_selector is None
 
 
-@pytest.mark.parametrize("field", ["placement", "customize", "policy", "vars", "rollout"])
+@each_row("field", ["placement", "customize", "policy", "vars", "rollout"])
 def test_a_field_with_nothing_behind_it_is_an_absent_field(field: str):
     assert read(**{field: None}) == read()
 
@@ -97,7 +98,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "problem"), BAD)
+@each_row(("spec", "problem"), BAD)
 def test_a_bad_spec_is_refused_with_the_name_of_its_field(spec: dict[str, Any], problem: str):
     with pytest.raises(SpecError) as caught:
         read_spec({"spec": spec})
@@ -116,7 +117,7 @@ def test_an_explicit_null_value_is_a_value():
     assert [action.has_value for action in spec.customize.clusters[0].action] == [True, False]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("spec", "problem"),
     [
         ({"placement": {"clusters": [{"name": "A"}] * 1000}}, "spec: 980 more problems"),

@@ -1,14 +1,13 @@
 import json
 from typing import Any
 
-import pytest
-
 from fleetbus_distributor.health.cluster_health import ClusterHealth
 from fleetbus_distributor.health.result import Health, HealthState
 from fleetbus_distributor.hub import status
 from fleetbus_distributor.hub.status import Condition, Report
 from fleetbus_distributor.plan.plan import Hold, HoldReason
 from fleetbus_distributor.targets.outcome import ClusterOutcome, State
+from support.rows import each_row
 
 UNHEALTHY = ClusterHealth().with_object(
     "Deployment shop/web",
@@ -72,7 +71,7 @@ def test_a_thousand_failing_clusters_fit_into_the_status():
     assert len(json.dumps(status.build(report(*outcomes), {}))) < 500_000
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("outcome", "why"),
     [
         (

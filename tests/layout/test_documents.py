@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
+from support.rows import each_row
 
 ROOT = Path(__file__).parents[2]
 FOREIGN = {".venv", ".tools", ".git", "node_modules", ".hypothesis", ".pytest_cache"}
@@ -20,7 +20,7 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@each_row("page", PAGES)
 def test_every_relative_link_leads_somewhere(page: Path):
     broken: list[str] = []
     for path, anchor in LINK.findall(page.read_text(encoding="utf-8")):
@@ -35,7 +35,7 @@ def test_every_relative_link_leads_somewhere(page: Path):
 SIZES = {"README.md": 10_000, "CONTRIBUTING.md": 8_000, "SECURITY.md": 3_000}
 
 
-@pytest.mark.parametrize("name", SIZES)
+@each_row("name", SIZES)
 def test_a_front_page_is_short(name: str):
     assert len((ROOT / name).read_bytes()) <= SIZES[name], "move the details to a page of docs/"
 

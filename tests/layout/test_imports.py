@@ -8,6 +8,8 @@ from typing import Any
 import grimp
 import pytest
 
+from support.rows import each_row
+
 PACKAGES = (
     "fleetbus_proto",
     "fleetbus",
@@ -22,7 +24,7 @@ PACKAGES = (
 )
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@each_row("package", PACKAGES)
 def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
     """Imports for types count: what two modules share is a third one below both."""
     graph: Any = grimp.build_graph(package, exclude_type_checking_imports=False)

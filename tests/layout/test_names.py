@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import pytest
+from support.rows import each_row
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -100,7 +100,7 @@ def complaint(member: str, count: Count) -> str:
     )
 
 
-@pytest.mark.parametrize("member", _members())
+@each_row("member", _members())
 def test_few_names_are_pronouns_or_participles(member: str):
     count = count_names(_sources(member))
     assert count.bindings, "no file was read"
@@ -115,7 +115,7 @@ def test_arguments_variables_and_fields_are_counted():
     assert count.bindings == len(fillers) + len({"names", "pick", "first", "pods"})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("names", "start"),
     [(16, "sdk: 16.0 of 1,000 names say nothing, at most 15 may"), (15, ""), (0, "")],
 )

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from support.rows import each_row
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "operations").glob("*.md"))
 NO_TEST = ("tried by hand", "no test", "nothing of ours")
@@ -30,7 +32,7 @@ def rows(page: str) -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@each_row("page", PAGES)
 def test_every_test_that_is_named_exists(page: Path):
     named = set(re.findall(r"`(tests/[\w./]+)`", page.read_text()))
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
@@ -48,7 +50,7 @@ def test_every_disaster_and_every_rotation_names_the_test_that_guards_it_or_says
     assert len(bare) <= 2, "more and more is not guarded"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@each_row("page", PAGES)
 def test_every_value_of_the_chart_that_is_named_exists(page: Path):
     values: dict[str, Any] = yaml.safe_load(
         (ROOT / "charts" / "fleetbus" / "values.yaml").read_text()

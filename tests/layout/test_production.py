@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import pytest
+from support.rows import each_row
 
 ROOT = Path(__file__).parents[2]
 PRODUCTION = (
@@ -45,7 +45,7 @@ def production_closure() -> set[str]:
     return set[str]().union(*map(_closure, PRODUCTION))
 
 
-@pytest.mark.parametrize("name", PRODUCTION)
+@each_row("name", PRODUCTION)
 def test_what_production_installs_has_no_emulator_and_no_servers(name: str):
     assert _closure(name) & FOR_TESTS == set()
 

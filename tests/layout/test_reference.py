@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from reference import values
 from reference.main import FOLDER, PAGES, text_of
+from support.rows import each_row
 
 
-@pytest.mark.parametrize("name", PAGES)
+@each_row("name", PAGES)
 def test_a_page_is_what_the_code_says(name: str):
     assert (FOLDER / name).read_text(encoding="utf-8") == text_of(name), "run `make reference`"
 

@@ -6,14 +6,14 @@ import re
 import runpy
 from pathlib import Path
 
-import pytest
+from support.rows import each_row
 
 DOCS = Path(__file__).parents[2] / "docs"
 SITE = runpy.run_path(str(DOCS / "conf.py"))
 REPOSITORY = SITE["REPOSITORY"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("link", "leads_to"),
     [
         ("../proto/README.md#headers", f"{REPOSITORY}/blob/main/proto/README.md#headers"),

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-import pytest
+from support.rows import each_row
 
 ROOT: Final = Path(__file__).parents[2]
 _HERE: Final = Path(__file__)
@@ -119,12 +119,12 @@ def test_no_old_word_is_in_a_file_or_its_name():
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("word", WORDS)
+@each_row("word", WORDS)
 def test_an_old_word_is_found_alone_and_within_a_name(word: str):
     assert len(_findings(f"{word} and last_{word}_of, but not in x{word}y")) == 2
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "class _Look:",

@@ -14,6 +14,7 @@ from fleetbus_proto.admission import FURTHEST_AHEAD_MS, admit, cluster_of, subje
 from fleetbus_proto.errors import InvalidName, MalformedMessage, TooFarAhead
 from fleetbus_proto.events import EpochEnd, Event, Incarnation, Message, Rank
 from fleetbus_proto.subjects import Verb
+from support.rows import each_row
 from support.wire.samples import GOLDEN, MESSAGE_KEY, event
 from support.wire.strategies import MESSAGES
 
@@ -39,16 +40,14 @@ def test_b8_no_message_is_read_on_the_subject_of_another(one: Message, other: Me
         read(one, subject_of(other), now_ms=2**63)
 
 
-@pytest.mark.parametrize("field", ["cluster", "group", "resource", "namespace", "name", "verb"])
+@each_row("field", ["cluster", "group", "resource", "namespace", "name", "verb"])
 def test_b8_each_part_of_an_event_is_compared(field: str):
     sent: Any = event()
     with pytest.raises(MalformedMessage, match="subject"):
         read(REPLACE(sent, **{field: Verb.DELETED if field == "verb" else "x"}), subject_of(sent))
 
 
-@pytest.mark.parametrize(
-    "change", [{"name": ""}, {"cluster": "A"}, {"namespace": "-"}, {"group": ""}]
-)
+@each_row("change", [{"name": ""}, {"cluster": "A"}, {"namespace": "-"}, {"group": ""}])
 def test_b8_what_no_subject_can_carry_is_refused(change: dict[str, str]):
     message = REPLACE(event(), **change)
     with pytest.raises(InvalidName):
@@ -57,7 +56,7 @@ def test_b8_what_no_subject_can_carry_is_refused(change: dict[str, str]):
         read(message, subject_of(event()))
 
 
-@pytest.mark.parametrize("message", GOLDEN.values(), ids=GOLDEN)
+@each_row("message", GOLDEN.values())
 def test_b8_numbers_may_be_a_day_ahead_and_no_further(message: Message):
     limit = NOW + FURTHEST_AHEAD_MS
     numbers: list[dict[str, Any]] = [{"incarnation": Incarnation(limit, "u")}]
@@ -70,7 +69,7 @@ def test_b8_numbers_may_be_a_day_ahead_and_no_further(message: Message):
         assert refused.value.number == limit
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("group", "count"), [("core", 0), ("apps", 0), ("networking.k8s.io", 0), ("example.com", 1)]
 )
 def test_w17_only_a_type_that_a_crd_can_define_ends_and_without_objects(group: str, count: int):
@@ -90,7 +89,7 @@ def test_b18_any_subject_names_a_cluster_or_none(subject: str):
     assert isinstance(cluster_of(subject), str)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "subject",
     ["", "a", "fleetbus.events", "fleetbus.events.eu1", "fleetbus.events.EU1.x", "a.b..c"],
 )

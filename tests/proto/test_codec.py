@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fleetbus_proto import codec
 from fleetbus_proto.errors import InvalidName, MalformedMessage
 from fleetbus_proto.events import Message
+from support.rows import each_row
 from support.wire.samples import event
 from support.wire.strategies import MESSAGES
 
@@ -70,7 +71,7 @@ def test_an_unknown_field_of_a_newer_writer_is_ignored():
     assert codec.decode(_raw(mood={"deep": [1, 2, {"er": None}]})) == event()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "change",
     [
         {"type": "event.v2"},

@@ -15,6 +15,7 @@ from fleetbus_proto import headers
 from fleetbus_proto.errors import MalformedMessage
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Incarnation, Message, Rank
 from fleetbus_proto.subjects import Verb
+from support.rows import each_row
 from support.wire.samples import MESSAGE_KEY, event
 from support.wire.strategies import ANY_TEXT, AUDIT_PAGES, EPOCH_ENDS, EVENTS, MESSAGES, RANKS
 
@@ -113,7 +114,7 @@ def test_b3_two_pages_of_an_audit_never_share_an_id(page: AuditPage):
     assert id_of(other) != id_of(page)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "change",
     [
         {"cluster": "eu2"},
@@ -158,9 +159,7 @@ def test_b3_nobody_foretells_an_id_without_the_key(message: Message, key: bytes)
     assert headers.message_id(message, key) != id_of(message)
 
 
-@pytest.mark.parametrize(
-    "headers_found", [None, {}, {"fleetbus-format": "0"}, {"fleetbus-format": "2"}]
-)
+@each_row("headers_found", [None, {}, {"fleetbus-format": "0"}, {"fleetbus-format": "2"}])
 def test_b18_another_format_is_refused_before_the_body_is_read(
     headers_found: dict[str, str] | None,
 ):

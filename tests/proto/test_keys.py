@@ -11,6 +11,7 @@ from hypothesis import given
 from fleetbus_proto import keys
 from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_proto.resources import Resource
+from support.rows import each_row
 from support.wire.strategies import CLUSTERS, GROUPS, LABELS, NAMES, NAMESPACES
 
 KEYS = SnapshotKeys(4)
@@ -45,7 +46,7 @@ def test_an_object_key_is_read_back(namespace: str, name: str):
     assert keys.split_object_key(keys.object_key(namespace, name)) == (namespace, name)
 
 
-@pytest.mark.parametrize("key", SNAPSHOT)
+@each_row("key", SNAPSHOT)
 def test_p16_every_key_of_the_snapshot_has_its_one_hash_tag(key: str):
     assert re.findall(r"\{(.*?)\}", key) == [f"fleet:{EU1}"]
 
@@ -124,7 +125,7 @@ def test_the_key_of_a_grant_is_read_back_and_lies_below_its_filter(
     assert keys.KV_GRANTS.split(".") == ["*", key.split(".")[1]]
 
 
-@pytest.mark.parametrize("key", ["_hub.eu1.resync.core.pods", "eu1.grant.core", "eu1.grant.x.y.z"])
+@each_row("key", ["_hub.eu1.resync.core.pods", "eu1.grant.core", "eu1.grant.x.y.z"])
 def test_another_key_is_not_that_of_a_grant(key: str):
     with pytest.raises(ValueError, match=r"grant|unpack"):
         keys.split_kv_grant(key)

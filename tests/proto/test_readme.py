@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
-import pytest
 from nats.aio.client import Client
 from nats.js.client import JetStreamContext
 
 from fleetbus_proto import codec, headers, keys, subjects
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat, ResourceStatus, WatchSet
 from fleetbus_proto.subjects import Verb
+from support.rows import each_row
 from support.wire.samples import GOLDEN, MESSAGE_KEY, event
 
 README = Path(__file__).parents[2] / "proto" / "README.md"
@@ -84,7 +84,7 @@ def test_the_recipe_decodes_every_token_of_the_vector():
     assert decode(subjects.encode_token("\ud800")) == "\ud800"
 
 
-@pytest.mark.parametrize("kind", [Event, EpochEnd, AuditPage, Heartbeat, ResourceStatus, WatchSet])
+@each_row("kind", [Event, EpochEnd, AuditPage, Heartbeat, ResourceStatus, WatchSet])
 def test_the_page_names_every_field_of_every_message(kind: type[msgspec.Struct]):
     missing = [
         f.encode_name for f in msgspec.structs.fields(kind) if f"`{f.encode_name}`" not in TEXT

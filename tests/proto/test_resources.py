@@ -15,6 +15,7 @@ from fleetbus_proto.resources import (
     parse_resource,
     parse_resource_name,
 )
+from support.rows import each_row
 from support.wire.kubernetes_names import API_GROUPS, API_VERSIONS, PLURALS
 from support.wire.strategies import LABELS, RESOURCES, VERSIONS
 
@@ -23,7 +24,7 @@ DEPLOYMENTS = Resource("apps", "v1", "deployments")
 INGRESSES = Resource("networking.k8s.io", "v1", "ingresses")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "resource"),
     [
         ("v1.pods", PODS),
@@ -46,7 +47,7 @@ def test_t19_a_full_name_in_every_spelling_means_its_resource(text: str, resourc
     assert parse_resource(text) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "name"),
     [
         ("pods", ResourceName(None, None, "pods")),
@@ -102,7 +103,7 @@ def test_t19_every_name_that_kubernetes_allows_is_read_back(group: str, version:
         assert readings == [resource]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "lab.example.org/internal/lanterns",
@@ -115,7 +116,7 @@ def test_t19_a_version_of_any_name_is_one_of_the_readings(text: str):
     assert name in parse_resource_name(text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "",

@@ -22,6 +22,7 @@ from fleetbus_proto.subjects import (
     parse_event_subject,
     status_subject,
 )
+from support.rows import each_row
 from support.wire.strategies import ANY_TEXT, CLUSTERS, GROUPS, LABELS, NAMES, NAMESPACES
 
 EVERY_BYTE = [chr(number) for number in range(256)]
@@ -59,7 +60,7 @@ def test_b8_two_names_never_share_a_token():
     assert len({encode_token(name) for name in names}) == len(names)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "token"),
     [
         ("web-5f6d:x", "web-5f6d:x"),
@@ -77,7 +78,7 @@ def test_b8_tokens_look_as_the_contract_says(name: str, token: str):
     assert encode_token(name) == token
 
 
-@pytest.mark.parametrize(
+@each_row(
     "token",
     ["", "a.b", "a b", "*", ">", "%2a", "%2", "%", "%41", "%2E", "%FF", "%2D", "é", "a\n", "%C3"],
 )
@@ -114,7 +115,7 @@ def test_b8_an_event_subject_looks_as_the_contract_says():
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("parts", "reason"),
     [
         (("EU1", "core", "pods", "a", "b", "added"), "DNS-1123"),
@@ -159,7 +160,7 @@ async def test_b9_the_server_stores_the_longest_subject_that_we_write(nats: Clie
     assert stored.subject == longest
 
 
-@pytest.mark.parametrize(
+@each_row(
     "subject",
     [
         "",
@@ -190,7 +191,7 @@ def test_b8_no_text_makes_the_subject_reader_fail_otherwise(text: str):
             continue
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("parts", "subscription"),
     [
         ({}, "fleetbus.events.>"),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fleetbus_proto.events import Rank
 from fleetbus_proto.versions import is_comparable, is_newer, version_key
+from support.rows import each_row
 
 NEAR_LIMITS = [n + d for n in (10, 2**53, 2**63, 2**64, 2**100, 10**38) for d in (-2, -1, 0, 1, 2)]
 NUMBERS = st.integers(0, 2**128 - 1) | st.sampled_from(NEAR_LIMITS)
@@ -18,7 +18,7 @@ def test_p2_versions_are_ordered_as_the_numbers_they_are(one: int, two: int):
     assert is_newer(str(one), str(two)) == (one > two)
 
 
-@pytest.mark.parametrize("number", NEAR_LIMITS)
+@each_row("number", NEAR_LIMITS)
 def test_p2_neighbours_are_reported_apart_where_a_double_cannot(number: int):
     assert is_newer(str(number + 1), str(number))
     assert not is_newer(str(number), str(number + 1))
@@ -41,7 +41,7 @@ def test_every_decimal_of_128_bits_is_comparable(number: int):
     assert is_comparable(str(number))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "version",
     ["", "00", "01", "-1", "+1", "1.0", " 1", "1\n", "1e3", "0x1", "\u0661", "9" * 40, "abc"],
 )

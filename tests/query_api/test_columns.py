@@ -9,19 +9,17 @@ import pytest
 
 from fleetbus.process.human_time import render_age, render_duration
 from fleetbus_cli.table import render_table, warn_incomplete
+from support.rows import each_row
 
 Tree = dict[str, Any]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
+@each_row(("seconds", "text"), [
         (-3, "0s"), (0, "0s"), (119, "119s"), (120, "2m"), (125, "2m5s"), (599, "9m59s"),
         (600, "10m"), (10_799, "179m"), (10_800, "3h"), (11_100, "3h5m"), (28_800, "8h"),
         (172_799, "47h"), (172_800, "2d"), (180_000, "2d2h"), (691_200, "8d"),
         (63_072_000, "2y"), (66_000_000, "2y33d"), (252_288_000, "8y"),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_spans_are_written_as_kubectl_does(seconds: float, text: str):
     assert render_duration(seconds) == text
 

@@ -22,6 +22,7 @@ from fleetbus_query_api.serve import listen, serve
 from fleetbus_query_api.settings import QueryApiSettings
 from support.eventually import eventually
 from support.processes.in_process_commands import one_line, status_of
+from support.rows import each_row
 from support.servers.plain_http import http_client
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ UNPROTECTED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "message"), UNPROTECTED)
+@each_row(("settings", "message"), UNPROTECTED)
 def test_a1_it_refuses_to_listen_beyond_loopback_without_a_token_and_tls(
     settings: dict[str, Any], message: str
 ):

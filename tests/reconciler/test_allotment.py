@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from fleetbus.process.settings import load_settings
 from fleetbus_reconciler.list_grants.allotment import Allotment, StreamCapacity, WaitBudget
 from fleetbus_reconciler.settings import ReconcilerSettings
+from support.rows import each_row
 
 MIB = 1024**2
 
@@ -31,7 +30,7 @@ def test_w7_no_more_epochs_run_than_the_fleet_and_the_cluster_may():
     assert allotted.is_full
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("taken", "backlog", "size", "fits"),
     [
         (50, 0, 50, True),

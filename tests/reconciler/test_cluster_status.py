@@ -24,6 +24,7 @@ from fleetbus_emulator.apiserver import Cluster, Fail, serve
 from fleetbus_reconciler.fleet_status.cluster_status import ClusterStatus, cluster_status
 from fleetbus_reconciler.settings import ReconcilerSettings
 from fleetbus_watcher.settings import WatcherSettings
+from support.rows import each_row
 from support.stores.snapshot import Snapshot
 
 CRD = pathlib.Path(__file__).parents[2] / "charts" / "fleetbus" / "files" / "crds" / "clusters.yaml"
@@ -45,7 +46,7 @@ def pods(state: ResourceState) -> ResourceRecord:
 REPORTED = ClusterRecord(name="eu1", connected=True, server_version="v1.33.1", reported_at=now())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("record", "resources", "is_silent", "expected"),
     [
         (

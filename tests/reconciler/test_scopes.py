@@ -22,6 +22,7 @@ from fleetbus_reconciler.fleet_status.fleet_state import FleetState
 from support.eventually import eventually
 from support.rigs.fleet import Rig
 from support.rigs.projector import ProjectorRig, fleet_state, heartbeat, now
+from support.rows import each_row
 from support.stores.snapshot import Source
 
 CONFIG_MAPS = "v1/configmaps"
@@ -62,7 +63,7 @@ def record_of(**states: str) -> ResourceRecord:
     return empty.with_scopes(scopes)
 
 
-@pytest.mark.parametrize("worst", STATES)
+@each_row("worst", STATES)
 def test_p14_a_resource_is_as_far_as_the_worst_of_its_scopes(worst: str):
     better = STATES[STATES.index(worst) :]
     for state in better:

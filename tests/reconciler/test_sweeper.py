@@ -13,6 +13,7 @@ from fleetbus.snapshot.records import ResourceState
 from fleetbus_reconciler.projector.sweeper import Sweeper, SweepFuse
 from support.eventually import eventually, stays
 from support.rigs.projector import LATER, ProjectorRig, heartbeat
+from support.rows import each_row
 from support.stores.snapshot import Source
 
 FIRST = LATER
@@ -46,7 +47,7 @@ async def quiet(rig: ProjectorRig) -> None:
     await stays([], lambda: rig.deleted, timedelta(seconds=0.3))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("gone", "known", "trips", "delay"),
     [
         (0, 0, False, 0),

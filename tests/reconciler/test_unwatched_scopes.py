@@ -17,6 +17,7 @@ from fleetbus_proto.events import Heartbeat, WatchSet
 from fleetbus_reconciler.projector.unwatched_scopes import only_live
 from support.eventually import eventually, stays
 from support.rigs.projector import PODS, ProjectorRig, heartbeat, now
+from support.rows import each_row
 from support.stores.snapshot import Source
 
 AFTER = timedelta(seconds=0.2)
@@ -160,7 +161,7 @@ async def test_p6_nothing_is_dropped_while_no_watcher_lives(rig: ProjectorRig):
     await stays(["in-a"], lambda: names(rig), timedelta(seconds=LONG))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("skew", "alive"),
     [(0, ["often", "seldom"]), (-80, ["often", "seldom"]), (80, ["often", "seldom"]), (-200, [])],
 )
@@ -180,7 +181,7 @@ async def test_p6_a_longer_deny_list_drops_what_it_names(rig: ProjectorRig):
     assert not rig.deleted
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("watch_set", "scope", "may_hold"),
     [
         (NAMED, "", False),

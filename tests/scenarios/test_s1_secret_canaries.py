@@ -21,7 +21,6 @@ from typing import Any
 
 import prometheus_client
 import pytest
-import structlog
 import yaml
 
 from fleetbus.errors import ConfigError, FleetbusError
@@ -49,6 +48,7 @@ from support.hostile.secret_canaries import (
     planted,
 )
 from support.hostile.server import HostileServer
+from support.logs import reset_logs
 from support.rigs.fleet import Rig, fleet_rig
 from support.rigs.query_api import served
 from support.servers.plain_http import http_client
@@ -87,7 +87,7 @@ def logs() -> Generator[io.StringIO]:
     with contextlib.redirect_stderr(written):
         set_up_logs("json", "debug")
     yield written
-    structlog.reset_defaults()
+    reset_logs()
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from fleetbus.ownership import (
     parse_owner,
     set_owner,
 )
+from support.rows import each_row
 
 _TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
 OWNERS = st.builds(
@@ -100,16 +101,14 @@ def test_our_own_mark_wins_over_that_of_multicluster_controller():
     assert owner.uid == "u-1"
 
 
-@pytest.mark.parametrize(
-    "obj", [{}, {"metadata": None}, {"metadata": {}}, {"metadata": {"annotations": None}}]
-)
+@each_row("obj", [{}, {"metadata": None}, {"metadata": {}}, {"metadata": {"annotations": None}}])
 def test_an_object_without_a_mark_has_no_owner(obj: dict[str, Any]):
     assert owner_of(obj) is None
     assert not is_owned_by(obj, "u-1")
 
 
-@pytest.mark.parametrize("field", ["apiVersion", "kind", "name", "uid", "clusterName"])
-@pytest.mark.parametrize("value", [None, "", 7, ["u-1"], {"a": 1}])
+@each_row("field", ["apiVersion", "kind", "name", "uid", "clusterName"])
+@each_row("value", [None, "", 7, ["u-1"], {"a": 1}])
 def test_d4_a_field_that_is_missing_or_no_text_makes_the_mark_malformed(field: str, value: object):
     with pytest.raises(MalformedOwner, match=field):
         parse_owner(json.dumps(PLAIN | {field: value}))
@@ -123,7 +122,7 @@ def test_d4_a_flag_that_is_neither_true_nor_false_makes_the_mark_malformed(field
     assert parse_owner(json.dumps(without)) == parse_owner(json.dumps(PLAIN))
 
 
-@pytest.mark.parametrize("text", ["", "{", "null", "[]", '"text"', "7", "{'a': 1}", "[" * 5000])
+@each_row("text", ["", "{", "null", "[]", '"text"', "7", "{'a': 1}", "[" * 5000])
 def test_d4_an_unreadable_annotation_is_malformed_and_owns_nothing(text: str):
     with pytest.raises(MalformedOwner):
         parse_owner(text)

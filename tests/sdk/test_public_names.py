@@ -9,9 +9,10 @@ import pytest
 import fleetbus
 from fleetbus import errors
 from support.processes.programs import module
+from support.rows import each_row
 
 
-@pytest.mark.parametrize("name", fleetbus.__all__)
+@each_row("name", fleetbus.__all__)
 def test_every_public_name_is_there(name: str) -> None:
     assert getattr(fleetbus, name) is not None
     assert name in dir(fleetbus)

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from fleetbus import Result
+from support.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "delay"),
     [
         (None, None),
@@ -31,13 +32,13 @@ def test_a_result_without_a_delay_wants_no_other_run() -> None:
     assert repr(Result(30)) == "Result(requeue_after=datetime.timedelta(seconds=30))"
 
 
-@pytest.mark.parametrize("value", [True, False, "30", [30], 1j])
+@each_row("value", [True, False, "30", [30], 1j])
 def test_a_delay_of_another_type_is_refused_with_what_to_write(value: Any) -> None:
     with pytest.raises(TypeError, match="a timedelta or a number of seconds, like 30, not"):
         Result(requeue_after=value)
 
 
-@pytest.mark.parametrize("value", [-1, -0.5, float("nan"), float("inf"), -float("inf"), 1e300])
+@each_row("value", [-1, -0.5, float("nan"), float("inf"), -float("inf"), 1e300])
 def test_a_number_that_is_no_delay_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match="a number of seconds from 0 on, not"):
         Result(requeue_after=value)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 _POLL = 0.01
+# A question that has waited for long is asked less often: many read a whole stream.
+_RARE_POLL = 0.05
 _BRIEFLY = timedelta(seconds=0.1)
 
 
@@ -31,16 +33,17 @@ async def eventually(
     Raises:
         AssertionError: the time is over; the message has the last answer.
     """
-    deadline = time.monotonic() + within.total_seconds()
+    start = time.monotonic()
     while True:
         answer = predicate()
         if inspect.isawaitable(answer):
             answer = await answer
         if answer:
             return answer
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - start
+        if waited > within.total_seconds():
             raise AssertionError(f"not within {within.total_seconds()} s; last answer: {answer!r}")
-        await asyncio.sleep(_POLL)
+        await asyncio.sleep(min(max(_POLL, waited / 10), _RARE_POLL))
 
 
 async def never(predicate: Callable[[], Any], during: timedelta = _BRIEFLY) -> None:

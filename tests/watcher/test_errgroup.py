@@ -8,6 +8,7 @@ from typing import NoReturn
 import pytest
 
 from fleetbus_watcher.errgroup import run_group
+from support.rows import each_row
 
 
 async def for_ever() -> None:
@@ -104,7 +105,7 @@ async def test_w21_a_stop_wins_over_an_error_on_the_way_out():
         await running
 
 
-@pytest.mark.parametrize("turns", range(5))
+@each_row("turns", range(5))
 async def test_w21_a_stop_wins_over_an_error_that_came_just_before_it(turns: int):
     gate = asyncio.Event()
 

@@ -27,6 +27,7 @@ from fleetbus_watcher.settings import WatcherSettings
 from support.eventually import eventually, never
 from support.processes.in_process_commands import status_of
 from support.rigs.watcher import CONFIG_MAPS, Rig, rig_for
+from support.rows import each_row
 from support.servers.health_probes import read_probe
 
 
@@ -146,7 +147,7 @@ async def _is_past(rig: Rig, number: int) -> bool:
     return any(end.incarnation.number > number for end in await rig.ends())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("settings", "message"),
     [
         ({}, "FLEETBUS_WATCHER_CLUSTER"),

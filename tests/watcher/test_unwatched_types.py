@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from fleetbus.kube.unwatched_types import DENIED, SECRETS, how_to_watch
 from fleetbus_proto.resources import parse_resource_name
 from fleetbus_watcher.settings import Selection
 from support.eventually import eventually
 from support.rigs.watcher import Rig
+from support.rows import each_row
 
 
-@pytest.mark.parametrize("key", [SECRETS, *DENIED])
+@each_row("key", [SECRETS, *DENIED])
 def test_each_type_that_is_left_out_has_an_advice(key: str):
     group, _, plural = key.partition("/")
     name = plural if group == "core" else f"{plural}.{group}"

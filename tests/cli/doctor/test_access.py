@@ -45,6 +45,7 @@ from support.api.chart import crds
 from support.api.custom_resource_definitions import CRDS
 from support.api.rendered_chart import NAMESPACE, VALUES, of_kind, render
 from support.rigs.secured_api import grant
+from support.rows import each_row
 from support.servers.identities import Authority, Operator, secured_nats, user_key
 
 KUBECONFIGS = "fleetbus-clusters"
@@ -359,7 +360,7 @@ def test_in_a_pod_of_the_chart_its_component_is_known():
 # --- files and servers --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("left", "life", "is_renewed", "severity"),
     [
         (6 * DAY, 365 * DAY, False, "warning"),

@@ -18,6 +18,7 @@ from support.full import examples
 from support.objects import deployment
 from support.rigs.distributor import Object, Rig
 from support.rigs.rollout import CANARY, DEPLOYMENTS, rollout
+from support.rows import each_row
 from support.stores.snapshot import Snapshot, Source
 
 T1 = {"clusters": [{"name": "t1"}]}
@@ -89,7 +90,7 @@ CASES: dict[str, tuple[Object, str]] = {
 }
 
 
-@pytest.mark.parametrize(("status", "message"), CASES.values(), ids=CASES.keys())
+@each_row(("status", "message"), CASES.values())
 def test_the_reason_of_a_pod_is_said_as_kubectl_says_it(status: Object, message: str):
     failure = pod_failure([pod(status)])
     assert (failure.message if failure else "") == message

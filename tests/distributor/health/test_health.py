@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from fleetbus_distributor.health.health import health_of
 from fleetbus_distributor.health.result import HealthState
+from support.rows import each_row
 
 H, P, D = HealthState.HEALTHY, HealthState.PROGRESSING, HealthState.DEGRADED
 GROUPS = {
@@ -177,7 +176,7 @@ CASES: list[tuple[dict[str, Any], HealthState, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("obj", "state", "reason"), CASES)
+@each_row(("obj", "state", "reason"), CASES)
 def test_the_health_of_a_kind_is_that_of_kubectl_and_argo_cd(
     obj: dict[str, Any], state: HealthState, reason: str
 ):
@@ -192,8 +191,8 @@ def test_what_is_being_deleted_is_not_healthy():
     assert health_of(obj).reason == "Terminating"
 
 
-@pytest.mark.parametrize("kind", [*GROUPS, "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"])
-@pytest.mark.parametrize(
+@each_row("kind", [*GROUPS, "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"])
+@each_row(
     "status",
     [
         None,

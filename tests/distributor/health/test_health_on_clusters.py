@@ -17,6 +17,7 @@ from fleetbus_distributor.render.spec import read_spec
 from fleetbus_distributor.targets.outcome import ClusterOutcome, State
 from fleetbus_emulator.apiserver import Fail
 from support.rigs.distributor import CONFIG_MAP, Rig
+from support.rows import each_row
 
 DEPLOYMENTS = "apps/v1/deployments"
 WEB: dict[str, Any] = {
@@ -163,7 +164,7 @@ async def test_a_rule_that_matches_nothing_is_named_in_a_condition(rig: Rig, fie
     assert rig.condition("Warning")["status"] == "False"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("spec", "problem"),
     [
         ({"health": [{"apiVersion": "v1", "kind": "X"}]}, "spec.health[0]: at least one of"),

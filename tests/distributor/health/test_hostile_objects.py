@@ -27,6 +27,7 @@ from support.full import examples
 from support.objects import config_map
 from support.rigs.distributor import Rig, distributor_rig
 from support.rigs.rollout import EVERYWHERE, rollout, rounds, values
+from support.rows import each_row
 
 FIELDS = """
 metadata name uid generation status conditions type reason message observedGeneration
@@ -100,7 +101,7 @@ def test_d17_any_events_and_pods_are_read(objects: list[Any]):
             orjson.dumps([key, sentence])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raw", "expected"),
     [
         (rb'["\ud800"]', ["\ufffd"]),

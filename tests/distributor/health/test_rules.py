@@ -12,6 +12,7 @@ from fleetbus_distributor.health.health import health_of
 from fleetbus_distributor.health.paths import ABSENT, read_path
 from fleetbus_distributor.health.result import HealthState
 from fleetbus_distributor.health.rules import HealthRule
+from support.rows import each_row
 
 H, P, D = HealthState.HEALTHY, HealthState.PROGRESSING, HealthState.DEGRADED
 DATABASE: dict[str, Any] = {"apiVersion": "example.org/v1", "kind": "Database"}
@@ -36,7 +37,7 @@ OBJECT = database(
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "value"),
     [
         (".status.phase", "Running"),
@@ -65,7 +66,7 @@ def test_a_path_names_one_field(path: str, value: Any):
         assert read_path(OBJECT, path) == value
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("check", "holds"),
     [
         ({"path": ".status.phase", "equals": "Running"}, True),
@@ -114,7 +115,7 @@ INVALID: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("parts", "message"), INVALID)
+@each_row(("parts", "message"), INVALID)
 def test_an_invalid_rule_is_refused(parts: dict[str, Any], message: str):
     with pytest.raises(ValidationError, match=message):
         rule(**parts)
@@ -142,7 +143,7 @@ def test_feedback_is_bounded():
     assert len(collected["f"]) == MAX_TEXT
 
 
-@pytest.mark.parametrize("path", [".data.password", ".spec.replicas", ".metadata.name"])
+@each_row("path", [".data.password", ".spec.replicas", ".metadata.name"])
 def test_feedback_is_of_the_status_only(path: str):
     with pytest.raises(ValidationError, match=r"must be below \.status"):
         feedback(path)

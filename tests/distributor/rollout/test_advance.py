@@ -23,6 +23,7 @@ from fleetbus_distributor.render.place import Member
 from fleetbus_distributor.render.rollout_spec import Rollout
 from fleetbus_distributor.rollout.advance import Finding, Step, advance, next_look, observe
 from fleetbus_distributor.rollout.waves import Scene, follow_placement, start
+from support.rows import each_row
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 V1, V2 = RevisionRef(1, "x-1"), RevisionRef(2, "x-2")
@@ -119,7 +120,7 @@ def test_d17_percentages_are_rounded_up_and_take_what_is_left():
     assert len(many.state.waves[0].clusters) == 3
 
 
-@pytest.mark.parametrize(("limit", "steps"), [(1, 4), (3, 2), ("25%", 4), ("50%", 2), ("1%", 4)])
+@each_row(("limit", "steps"), [(1, 4), (3, 2), ("25%", 4), ("50%", 2), ("1%", 4)])
 def test_d17_max_unavailable_gives_it_to_few_at_a_time(limit: Any, steps: int):
     desk = Desk({"maxUnavailable": limit})
     desk.go()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-import pytest
 from redis.asyncio import Redis
 
 from fleetbus.bus.connection import connected
@@ -17,6 +16,7 @@ from fleetbus_distributor.rollout.votes import Votes, VoteWatch, read_vote
 from fleetbus_proto.subjects import vote_subject, votes_prefix
 from fleetbus_proto.votes import Vote, encode_vote
 from support.rigs.distributor import Rig
+from support.rows import each_row
 
 PREFIX = votes_prefix("default", "web", "1-a")
 SUBJECT = vote_subject(PREFIX, "canary", "tests")
@@ -53,7 +53,7 @@ async def test_d19_a_vote_enqueues_its_resource(nats_url: str, valkey_url: str, 
             await queue.aclose()
 
 
-@pytest.mark.parametrize("body", [b"yes", b'{"vote": "yes"}', b'{"pass": true}', b"\xff\x00"])
+@each_row("body", [b"yes", b'{"vote": "yes"}', b'{"pass": true}', b"\xff\x00"])
 def test_d19_a_vote_that_cannot_be_read_counts_as_none_and_says_what_is_expected(body: bytes):
     vote = read_vote(body, SUBJECT)
     assert vote.state is GateState.PENDING

@@ -22,6 +22,7 @@ from fleetbus_distributor.rounds.settled import HubFacts, LastRound, Scope, scop
 from fleetbus_distributor.targets.converge import ALIASED
 from fleetbus_distributor.targets.outcome import Change, ClusterOutcome, LeftBehind, State
 from fleetbus_distributor.targets.target import LATER, SOON
+from support.rows import each_row
 
 MINUTE = timedelta(minutes=1)
 NOW, NEW = "revision-1", "revision-2"
@@ -146,7 +147,7 @@ def test_a_round_works_where_something_is_wanted_or_goes(
     assert all(decision.work[name].recorded == decision.record[name] for name in work)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("applied", "drift", "is_same", "only_compare"),
     [
         ("", "Correct", False, False),
@@ -387,7 +388,7 @@ def test_d11_a_repair_corrects_only_what_is_on_record(
     assert all(not share.may_create and not share.prune for share in work.values())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("entry", "names", "state"),
     [
         (State.APPLIED, "ab", State.APPLIED),
@@ -405,7 +406,7 @@ def test_a_repair_leaves_pending_deletions_to_the_round_for_all(
     assert work.state is State.APPLIED
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("outcomes", "is_polled", "retry"),
     [
         ([outcome("t1")], False, None),
@@ -452,7 +453,7 @@ def test_d7_a_cluster_with_objects_keeps_the_finalizer(
     assert bool(keep_finalizer([kept], policy, frozenset(unjoined.split()))) is keeps
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("policy", "unjoined", "keeps"),
     [(DELETE, "", True), (DELETE, "t1", False), (DELETE, "t2", True), (ORPHAN, "", False)],
 )

@@ -13,6 +13,7 @@ from fleetbus_query_api.fields.column import UNDECIDED, FieldColumn
 from fleetbus_query_api.fields.extract import field_reader
 from fleetbus_query_api.fields.order import parse_sort, rank_of
 from fleetbus_query_api.responses.problem import BadRequestProblem
+from support.rows import each_row
 
 VALUES: tuple[Any, ...] = (
     *("a", "b", "", None, 1, 1.0, True, False, 0, ("a", 1), ("a", True), ()),
@@ -20,7 +21,7 @@ VALUES: tuple[Any, ...] = (
 )
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_row("seed", range(5))
 def test_a_column_has_the_values_that_were_put(seed: int):
     chance = random.Random(seed)
     column, plain = FieldColumn(3), list[Any]([UNDECIDED] * 3)
@@ -55,7 +56,7 @@ def test_a_column_takes_little_where_values_repeat():
     assert many.size == FieldColumn(0).size
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "path", "value"),
     [
         (b'{"a":{"b":"c"}}', "a.b", "c"),
@@ -72,7 +73,7 @@ def test_a_field_is_read_without_the_rest_of_the_object(body: bytes, path: str, 
     assert field_reader(FieldPath.parse(path))(body) == value
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b'{"a":1e999}', b'{"a":"\xff"}'])
+@each_row("body", [b"", b"{", b'{"a":1e999}', b'{"a":"\xff"}'])
 def test_a_body_that_cannot_be_read_is_undecided(body: bytes):
     with pytest.raises(UnreadableBody):
         field_reader(FieldPath.parse("a"))(body)
@@ -91,7 +92,7 @@ def test_values_have_one_order_in_both_directions():
     assert down == [*reversed(ordered), None]
 
 
-@pytest.mark.parametrize("text", ["a,,b", "a,a", "a,-a", "a,b,c,d,e", "a b", ","])
+@each_row("text", ["a,,b", "a,a", "a,-a", "a,b,c,d,e", "a b", ","])
 def test_a8_a_sort_that_means_nothing_is_refused(text: str):
     with pytest.raises(BadRequestProblem, match="sort"):
         parse_sort(text)

@@ -15,6 +15,7 @@ from fleetbus.kube.selectors import FieldSelector, LabelSelector
 from fleetbus.snapshot import Entry
 from fleetbus_query_api.fields.bodies import UnreadableBody, matches_entry
 from fleetbus_query_api.fields.extract import field_reader
+from support.rows import each_row
 
 _LETTERS = "ab.[]*'\"\\{}=!,() \t\n\x00\x01\x7f01\u00e9\u2028"
 _VALUES: tuple[Any, ...] = (None, True, 3, -0.5, "x", "", [], {}, [[]], {"a": [1, {"b": None}]})
@@ -33,7 +34,7 @@ def _random_tree(random_: random.Random, depth: int) -> Any:
     return {random_.choice(names): _random_tree(random_, depth - 1) for _ in range(3)}
 
 
-@pytest.mark.parametrize("name", ['a"b', "a\\b", "a\x01b", "\x00", "a\nb", "\u2028", "\x7f"])
+@each_row("name", ['a"b', "a\\b", "a\x01b", "\x00", "a\nb", "\u2028", "\x7f"])
 def test_a_key_of_any_characters_is_read(name: str):
     body = json.dumps({"spec": {name: 1}}).encode()
 
@@ -67,7 +68,7 @@ def test_every_selector_decides_about_every_object_or_says_that_it_cannot():
             assert matches_entry(entry, labels, fields) in (True, False)
 
 
-@pytest.mark.parametrize("path", ["a[*]", "a[*].b", "a[*][*]", "['a'][*]['\\']"])
+@each_row("path", ["a[*]", "a[*].b", "a[*][*]", "['a'][*]['\\']"])
 def test_a8_a_field_of_too_many_values_is_undecided(path: str):
     body = json.dumps({"a": [[]] * (MAX_VALUES + 1)}).encode()
 

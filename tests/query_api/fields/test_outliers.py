@@ -10,6 +10,7 @@ import pytest
 
 from fleetbus_query_api.fields.variants import digest_form, reduce_tree
 from fleetbus_query_api.responses.openapi import OutlierListModel
+from support.rows import each_row
 
 if TYPE_CHECKING:
     from support.rigs.query_api import QueryApi
@@ -174,7 +175,7 @@ def test_what_a_cluster_fills_in_makes_no_difference():
     assert digest_of(FILLED_IN) == digest_of(POD)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("place", "value"),
     [
         ("metadata.labels.app", "db"),
@@ -194,7 +195,7 @@ def test_what_somebody_asked_for_makes_a_difference(place: str, value: Any):
     assert digest_of(changed) != digest_of(POD)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("resource", "field", "value"),
     [
         ("core/services", "clusterIP", "10.0.0.1"),
@@ -215,7 +216,7 @@ def test_a_headless_service_is_another_one():
     assert digest_of(headless, "core/services") != digest_of({}, "core/services")
 
 
-@pytest.mark.parametrize("tree", [{}, {"spec": []}, {"spec": {"containers": 1}}, {"metadata": 0}])
+@each_row("tree", [{}, {"spec": []}, {"spec": {"containers": 1}}, {"metadata": 0}])
 def test_an_odd_object_breaks_nothing(tree: dict[str, Any]):
     for resource in ("core/pods", "core/services", "batch/jobs"):
         assert len(digest_of(tree, resource)) == 16

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pytest
 
 from fleetbus.bus.jetstream import ensure_distribution
 from fleetbus.ownership import OWNER_ANNOTATION, OWNER_UID_LABEL
@@ -17,6 +16,7 @@ from fleetbus_proto.distribution import (
 )
 from fleetbus_proto.subjects import DistributionVerb, distribution_subject
 from fleetbus_query_api.history.distributed import NOBODY, Writer, read_ownership
+from support.rows import each_row
 from support.stores.recorded_past import LIMITS, pod
 from support.stores.snapshot import Source
 
@@ -48,7 +48,7 @@ CASES: dict[str, tuple[dict[str, Any], bool, Writer]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@each_row("case", CASES)
 def test_a9_what_a_multiclusterresource_wrote_is_nobodys_child(case: str):
     metadata, is_owned, writer = CASES[case]
     assert read_ownership(pod("web", 1, **metadata)) == (is_owned, writer)

@@ -6,12 +6,12 @@ import random
 from typing import Any
 
 import msgspec
-import pytest
 
 from fleetbus_query_api.catalog.kinds import Kind
 from fleetbus_query_api.kube.openapi.protobuf import encode_document
 from fleetbus_query_api.kube.openapi.schemas import V2_PREFIX, V3_PREFIX, Schemas
 from fleetbus_query_api.kube.openapi.validity import is_schema
+from support.rows import each_row
 
 _NAMES = (
     "type", "properties", "items", "additionalProperties", "required", "description", "format",
@@ -58,10 +58,8 @@ def encode(schema: Any) -> bytes:
     return documents
 
 
-@pytest.mark.parametrize(
-    "within", ["properties", "items", "additionalProperties", "not", "default", "x-a"]
-)
-@pytest.mark.parametrize("levels", [1, 50, 100, 101, 450, 5_000])
+@each_row("within", ["properties", "items", "additionalProperties", "not", "default", "x-a"])
+@each_row("levels", [1, 50, 100, 101, 450, 5_000])
 def test_a_schema_of_any_depth_is_encoded_or_left_out(within: str, levels: int):
     assert encode(nested(levels, within=within))
     assert is_schema(nested(levels, within=within)) is (levels <= 100)

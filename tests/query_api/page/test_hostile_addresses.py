@@ -36,9 +36,7 @@ async def command_of(page: Page, words: list[str]) -> str:
     return await page.evaluate(code)
 
 
-async def test_a_command_with_control_characters_is_pasted_as_plain_text(
-    fleet: QueryApi, page: Page
-):
+async def test_a_command_is_pasted_as_plain_text_and_has_no_option(fleet: QueryApi, page: Page):
     """A terminal acts on a pasted control character, whatever quotes are around it."""
     await page.open(fleet.url)
     for word in ("a\x03\nid", "it's\x1b[2J\\", "\u202egnp.exe", "\u0085\u2028"):
@@ -47,14 +45,18 @@ async def test_a_command_with_control_characters_is_pasted_as_plain_text(
         run: Any = subprocess.run
         ran = await asyncio.to_thread(run, ["bash", "-c", command], capture_output=True, check=True)
         assert ran.stdout.decode() == word
-
-
-async def test_no_command_has_an_option_in_place_of_a_name(fleet: QueryApi, page: Page):
-    await page.open(fleet.url)
+    # Nor has it an option in place of a name.
     assert await command_of(page, ["fleetbus", "get", "--server=https://evil"]) == ""
 
 
-@pytest.mark.parametrize("text", ["#;$(id)", "?limit=1;$(id)", "';id;'"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#;$(id)",
+        pytest.param("?limit=1;$(id)", marks=pytest.mark.ui),
+        pytest.param("';id;'", marks=pytest.mark.ui),
+    ],
+)
 async def test_an_address_puts_no_word_of_a_shell_into_a_command(
     fleet: QueryApi, page: Page, text: str
 ):
@@ -72,6 +74,7 @@ async def test_an_address_puts_no_word_of_a_shell_into_a_command(
     page.errors = [error for error in page.errors if "/fleet/v1/" not in error]
 
 
+@pytest.mark.ui
 async def test_a_tab_that_does_not_exist_is_the_first_one(fleet: QueryApi, page: Page):
     await page.open(f"{fleet.url}/object?resource=cm&namespace=prod&name=settings&tab=toString")
     await page.until("document.querySelector('[aria-label=YAML]')")
@@ -79,6 +82,7 @@ async def test_a_tab_that_does_not_exist_is_the_first_one(fleet: QueryApi, page:
     page.errors = [error for error in page.errors if "/fleet/v1/history" not in error]
 
 
+@pytest.mark.ui
 async def test_a_token_is_kept_where_storage_is_switched_off(fleet: QueryApi, page: Page):
     refuse = "Object.defineProperty(window, 'sessionStorage', { get() { throw Error('off'); } })"
     await page.call("Page.addScriptToEvaluateOnNewDocument", source=refuse)
@@ -88,6 +92,7 @@ async def test_a_token_is_kept_where_storage_is_switched_off(fleet: QueryApi, pa
     assert await page.evaluate(code) == "t"
 
 
+@pytest.mark.ui
 async def test_space_does_what_a_focused_button_is_for(fleet: QueryApi, page: Page):
     await page.open(f"{fleet.url}/live?resource=cm")
     await page.until("document.querySelector('.command button')")

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from fleetbus_query_api.page.files import PageFiles
+from support.rows import each_row
 
 SHEET = next(
     file.body.decode() for path, file in PageFiles.load().by_path.items() if path.endswith(".css")
@@ -56,8 +57,8 @@ def test_black_on_white_has_the_known_contrast():
     assert contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.01)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize(("ink", "surface"), PAIRS)
+@each_row("scheme", ["light", "dark"])
+@each_row(("ink", "surface"), PAIRS)
 def test_each_pair_is_readable(scheme: str, ink: str, surface: str):
     palette = _palettes()[scheme]
     assert contrast(palette[ink], palette[surface]) >= LIMIT

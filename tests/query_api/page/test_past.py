@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from support.processes.chromium import Page
     from support.rigs.past_api import PastApi
 
-pytestmark = needs_chromium
+# tests/query_api/past and history have what the API answers.
+pytestmark = [needs_chromium, pytest.mark.ui]
 
 CLUSTERS = ("eu1", "us1", "ap1")
 RESOURCE = "apps/deployments"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from support.processes.chromium import Page
     from support.rigs.query_api import QueryApi
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.ui]
 
 OBJECT = "/object?resource=cm&namespace=prod&name=settings"
 VIEWS = {
@@ -82,7 +82,6 @@ async def check(page: Page, place: str, *, is_hanging: bool) -> None:
     await page.until("!document.querySelector('#main .waiting')")
 
 
-@pytest.mark.ui
 @pytest.mark.parametrize("address", VIEWS)
 async def test_a_hanging_api_is_said_and_a_retry_works(fleet: QueryApi, page: Page, address: str):
     await page.open(f"{fleet.url}/queues")
@@ -93,10 +92,7 @@ async def test_a_hanging_api_is_said_and_a_retry_works(fleet: QueryApi, page: Pa
     forgive(page)
 
 
-@pytest.mark.parametrize(
-    "address",
-    ["/", *(pytest.param(view, marks=pytest.mark.ui) for view in VIEWS if view != "/")],
-)
+@pytest.mark.parametrize("address", VIEWS)
 async def test_a_killed_api_is_said_and_a_retry_works(fleet: QueryApi, page: Page, address: str):
     await page.open(f"{fleet.url}/queues")
     await set_patience(page, "{ slow: 5, silent: 60, again: 60 }")
@@ -106,7 +102,6 @@ async def test_a_killed_api_is_said_and_a_retry_works(fleet: QueryApi, page: Pag
     forgive(page)
 
 
-@pytest.mark.ui
 async def test_a_silent_request_ends_and_is_sent_again_by_itself(fleet: QueryApi, page: Page):
     await page.open(f"{fleet.url}/queues")
     await set_patience(page, "{ slow: 60, silent: 0.3, again: 0.3 }")
@@ -118,7 +113,6 @@ async def test_a_silent_request_ends_and_is_sent_again_by_itself(fleet: QueryApi
     forgive(page)
 
 
-@pytest.mark.ui
 async def test_the_last_answer_stays_below_the_message(fleet: QueryApi, page: Page):
     await page.open(fleet.url)
     await page.until("document.querySelector('[data-cluster]')")
@@ -130,7 +124,6 @@ async def test_the_last_answer_stays_below_the_message(fleet: QueryApi, page: Pa
     forgive(page)
 
 
-@pytest.mark.ui
 @pytest.mark.parametrize("address", UNKNOWN)
 async def test_an_unknown_type_is_said_with_a_way_on(fleet: QueryApi, page: Page, address: str):
     await page.open(fleet.url + address)
@@ -141,7 +134,6 @@ async def test_an_unknown_type_is_said_with_a_way_on(fleet: QueryApi, page: Page
     forgive(page)
 
 
-@pytest.mark.ui
 async def test_a_view_that_is_left_cancels_its_requests(fleet: QueryApi, page: Page):
     await page.open(f"{fleet.url}/queues")
     await hang(page)

@@ -17,6 +17,7 @@ from fleetbus_query_api.tables.columns import columns_in_list, columns_of
 from query_api.tables.corpus import Tree, pods, samples, variants
 from query_api.tables.record import build_printer, recordings
 from query_api.tables.recorded import lines, without_ages
+from support.rows import each_row
 
 SAMPLES: Final = samples()
 RECORDED: Final = lines()
@@ -46,14 +47,14 @@ def expected(row: list[Any], shown_columns: list[Column]) -> list[Any]:
     return without_ages(row)[: len(shown_columns)]
 
 
-@pytest.mark.parametrize("resource", COLUMNS)
+@each_row("resource", COLUMNS)
 def test_the_columns_are_those_of_a_real_server(resource: str):
     attributes = [[c.name, c.type, c.format, c.priority] for c in columns(resource)]
 
     assert attributes == COLUMNS[resource]
 
 
-@pytest.mark.parametrize("resource", COLUMNS)
+@each_row("resource", COLUMNS)
 def test_the_cells_are_those_of_a_real_server(resource: str):
     all_columns, objects = columns(resource), SAMPLES[resource]
     in_list = list(columns_in_list(all_columns, (("a", each) for each in objects))("a"))
@@ -66,7 +67,7 @@ def test_the_cells_are_those_of_a_real_server(resource: str):
         assert cells(in_list, sample) == expected(listed, all_columns), row["name"]
 
 
-@pytest.mark.parametrize("resource", COLUMNS)
+@each_row("resource", COLUMNS)
 def test_the_cells_of_changed_objects_are_those_of_a_real_server(resource: str):
     all_columns, different = columns(resource), list[str]()
     for sample, row in zip(SAMPLES[resource], ROWS[resource], strict=True):

@@ -21,6 +21,7 @@ from fleetbus_cli.objects import table_output
 from fleetbus_cli.objects.arguments import Chosen, parse_objects
 from fleetbus_proto.events import PrinterColumn
 from support.rigs.query_api import Ended
+from support.rows import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -97,12 +98,12 @@ ARGUMENTS: list[tuple[list[str], list[tuple[str, list[str]]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "chosen"), ARGUMENTS)
+@each_row(("arguments", "chosen"), ARGUMENTS)
 def test_arguments_are_those_of_kubectl(arguments: list[str], chosen: list[tuple[str, list[str]]]):
     assert parse_objects(arguments) == [Chosen(*choice) for choice in chosen]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "arguments",
     [["pod/a", "b"], ["pod/"], ["/a"], ["pod/a/b"], ["a//b"], [","], ["pods,"], ["pods,,svc"]],
 )

@@ -9,8 +9,6 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import pytest
-
 from fleetbus.kube.json_values import render_start, render_value
 from fleetbus.kube.jsonpath import JsonPath, JsonPathTemplate
 from fleetbus.kube.path_budget import InvalidJsonPath, PathBudget
@@ -25,6 +23,7 @@ from fleetbus_query_api.tables.column import (
     CellCosts,
 )
 from fleetbus_query_api.tables.custom import custom_columns
+from support.rows import each_row
 
 Tree = dict[str, Any]
 
@@ -81,7 +80,7 @@ def wide_object(size: int) -> Tree:
             "data": strings, "endpoints": many}  # fmt: skip
 
 
-@pytest.mark.parametrize("resource", sorted(BUILTIN))
+@each_row("resource", sorted(BUILTIN))
 def test_a8_the_cells_of_a_built_in_type_take_work_in_proportion_to_the_object(resource: str):
     def work(size: int) -> int:
         tree = wide_object(size)
@@ -117,9 +116,9 @@ WIDE_VALUES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("path", HOSTILE_PATHS)
-@pytest.mark.parametrize("value", WIDE_VALUES)
-@pytest.mark.parametrize("type_", ["string", "integer", "date"])
+@each_row("path", HOSTILE_PATHS)
+@each_row("value", WIDE_VALUES)
+@each_row("type_", ["string", "integer", "date"])
 def test_a8_the_cells_of_a_custom_type_take_a_bounded_number_of_steps(
     path: str, value: str, type_: str
 ):
@@ -195,7 +194,7 @@ def _render(text: str) -> Callable[[Any, PathBudget], object]:
     return JsonPathTemplate.parse(text).render
 
 
-@pytest.mark.parametrize(
+@each_row(
     "evaluate",
     [
         *map(_find, HOSTILE_PATHS[:8]),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from fleetbus.kube.path_budget import PathBudget
 from fleetbus.snapshot import Definition
 from fleetbus_proto.events import PrinterColumn
 from fleetbus_query_api.catalog.catalog import KnownResource
 from fleetbus_query_api.tables.columns import columns_of
+from support.rows import each_row
 
 Tree = dict[str, Any]
 
@@ -33,7 +32,7 @@ def column(path: str, type_: str = "string", name: str = "X") -> PrinterColumn:
     return PrinterColumn(name=name, type=type_, json_path=path)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "type_", "cell"),
     [
         (".spec.size", "integer", 3),

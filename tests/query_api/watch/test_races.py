@@ -24,6 +24,7 @@ from fleetbus_query_api.watch.events import Event, Settler, Shown, make_bare
 from fleetbus_query_api.watch.selection import Matching, Selector
 from fleetbus_query_api.watch.shown_keys import KeyCount, ShownKeys
 from fleetbus_query_api.watch.subscription import EndReason, Subscription
+from support.rows import each_row
 from support.stores.snapshot import Snapshot, Source
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def test_a5_what_is_listed_has_no_version_beyond_the_events_that_are_held_back()
     assert listed.shown() == {("eu1", "prod", "web"): Shown.YES}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kinds", "expected"),
     [
         (["added"], ["MODIFIED web@6"]),

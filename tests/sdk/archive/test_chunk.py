@@ -23,6 +23,7 @@ from fleetbus.archive.chunk import (
 )
 from fleetbus.archive.filter import EventFilter, Key, key_of
 from fleetbus.archive.lines import from_nanoseconds, read_line, read_place, to_archive_line, to_line
+from support.rows import each_row
 from support.stores.snapshot import Source
 
 STORED = 1_795_852_844_123_456_789
@@ -59,7 +60,7 @@ def test_a_line_reads_back_as_the_event_with_its_place_and_its_object_byte_for_b
 FORGED = b'"cluster":"us1","name":"forged"'
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         b"null," + FORGED,
@@ -70,7 +71,6 @@ FORGED = b'"cluster":"us1","name":"forged"'
         b"",
         b"[" * 100_000 + b"]" * 100_000,
     ],
-    ids=lambda body: body[:10],
 )
 def test_w16_an_object_that_is_no_json_is_left_out_and_cannot_add_a_line_or_a_field(
     body: bytes,
@@ -126,7 +126,7 @@ def test_members_are_bounded_and_sorted_by_object_and_then_by_sequence() -> None
     assert len(keys_read) == index.events == 300 * 3 * 5
 
 
-@pytest.mark.parametrize(
+@each_row(
     "where",
     [
         EventFilter(),

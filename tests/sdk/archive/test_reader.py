@@ -18,6 +18,7 @@ from fleetbus.archive.names import stream_id
 from fleetbus.archive.store import Access
 from fleetbus.errors import ArchiveError, ConfigError
 from support.rigs.archive_files import STREAM, ArchiveFiles, at, pod
+from support.rows import each_row
 from support.stores.snapshot import Source
 
 OTHER = stream_id("2026-11-28T09:00:00Z")
@@ -310,7 +311,7 @@ async def test_a_folder_that_cannot_be_read_is_an_error_and_no_hole(files: Archi
         await read(files.archive)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "message"),
     [
         ("/var/archive", "an archive is file:///folder or s3://bucket/prefix"),

@@ -20,6 +20,7 @@ from fleetbus.errors import BusError, ConfigError
 from fleetbus.process.access.nats import NatsAccess, nats_access
 from fleetbus.process.health import Health
 from support.eventually import eventually
+from support.rows import each_row
 from support.servers.identities import Authority, Operator, SecuredNats, secured_nats, user_key
 
 ENOUGH = 30
@@ -259,7 +260,7 @@ async def test_s2_tls_is_used_where_the_server_leaves_the_choice(tmp_path: Path)
             assert vars(transport)["_io_writer"].get_extra_info("ssl_object") is not None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("values", "message"),
     [
         ({"creds_file": "a", "nkey_file": "b"}, "NATS_CREDS_FILE and FLEETBUS_NATS_NKEY_FILE"),

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from fleetbus.children.marks import ChildMark, is_in_sync, marked_uid
 from fleetbus.kube.applied import ServerAnswers
 from fleetbus.owned_objects.claim import Ownership
 from fleetbus.ownership import OWNER_ANNOTATION, Owner, owner_of
 from fleetbus.reconcile import Request
 from fleetbus_proto.resources import parse_resource
+from support.rows import each_row
 
 MAPS = parse_resource("v1/configmaps")
 PARENT = Request("maps", "a", "default", "p")
@@ -34,11 +33,7 @@ def test_d4_the_mark_of_a_child_names_its_cluster_and_the_accepted_uid():
     assert marked_uid(child, "c") == ""
 
 
-@pytest.mark.parametrize(
-    ("cluster", "uid"),
-    [("b", "another"), ("c", "uid-b"), ("c", "another"), ("c", "")],
-    ids=["another server", "another name", "both", "another name, no UID known"],
-)
+@each_row(("cluster", "uid"), [("b", "another"), ("c", "uid-b"), ("c", "another"), ("c", "")])
 def test_d5_a_child_copied_or_restored_elsewhere_is_a_copy(cluster: str, uid: str):
     child = MARK.put_on(WANTED, "b", "uid-b")
     for mark in (MARK, ChildMark("maps", PARENT, MAPS)):  # the parent lives, or is gone

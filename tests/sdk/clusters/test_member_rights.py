@@ -9,6 +9,7 @@ import pytest
 from fleetbus.clusters.member_rights import WRITER, token_rules, watcher_rules, writer_rules
 from fleetbus.errors import ConfigError
 from fleetbus_proto.resources import Resource, parse_resource
+from support.rows import each_row
 
 _PODS, _DEPLOYMENTS = parse_resource("v1/pods"), parse_resource("apps/v1/deployments")
 
@@ -69,7 +70,7 @@ def test_an_account_renews_only_its_own_token() -> None:
     assert rule["verbs"] == ["create"]
 
 
-@pytest.mark.parametrize("plural", ["*", "pods/exec", "serviceaccounts/token", "nodes/proxy"])
+@each_row("plural", ["*", "pods/exec", "serviceaccounts/token", "nodes/proxy"])
 def test_s7_wildcards_and_dangerous_subresources_are_refused(plural: str) -> None:
     with pytest.raises(ConfigError, match="no rights can be given"):
         writer_rules([Resource("core", "v1", plural)])

@@ -18,6 +18,7 @@ from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.process.settings import ProviderSettings, SharedSettings
 from fleetbus_proto.errors import InvalidName
 from support.eventually import eventually
+from support.rows import each_row
 
 
 class ListProvider:
@@ -68,7 +69,7 @@ async def test_clusters_join_and_leave_as_the_provider_tells():
         assert clusters.get("a") is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "reported"),
     [
         ("eu-1", r"'eu-1' is not in the fleet; did you mean 'eu1'\?$"),
@@ -225,7 +226,7 @@ async def test_a_name_that_is_too_long_with_its_prefix_is_skipped_and_harms_no_o
         ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("settings", "reason"),
     [
         (

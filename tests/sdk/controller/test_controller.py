@@ -17,6 +17,7 @@ from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request, Result
 from fleetbus.worker.host import check_controllers
 from fleetbus_proto.resources import parse_resource
+from support.rows import each_row
 
 
 async def reconcile(_request: Request, _fleet: Fleet) -> Result | None:
@@ -30,13 +31,13 @@ def whole(name: str = "copier", **options: Any) -> Controller:
     return controller
 
 
-@pytest.mark.parametrize("name", ["", "Copier", "a b", "a.b", "-a", "a" * 64, "a\n"])
+@each_row("name", ["", "Copier", "a b", "a.b", "-a", "a" * 64, "a\n"])
 def test_a_name_that_is_no_label_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="DNS-1123"):
         Controller(name)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "options",
     [
         {"concurrency": 0},
@@ -53,7 +54,7 @@ def test_limits_that_let_nothing_run_are_refused(options: dict[str, Any]) -> Non
         Controller("copier", **options)
 
 
-@pytest.mark.parametrize("resource", ["", "no resource", "a/b/c/d", "Pods!"])
+@each_row("resource", ["", "no resource", "a/b/c/d", "Pods!"])
 def test_a_resource_that_cannot_be_read_is_refused_by_name(resource: str) -> None:
     controller = Controller("copier")
     for watch in (controller.watch, controller.watch_owned):
@@ -70,7 +71,7 @@ async def later(_old: Any, _new: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("filters", "message"),
     [
         ({"selector": "app in (web"}, r"selector='app in \(web'"),
@@ -98,7 +99,7 @@ async def _alone(_request: Request) -> None: ...
 alone: Any = _alone
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("register", "parameters"),
     [
         (lambda: Controller("c").reconcile(alone), r"request, fleet\), not as _alone\(_request"),
@@ -178,7 +179,7 @@ def test_names_that_are_reserved_or_used_twice_are_refused() -> None:
         check_controllers([whole("projector")])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "make",
     [
         lambda: Controller("placed"),
@@ -191,14 +192,14 @@ def test_the_place_of_a_controller_is_a_line_of_its_author(make: Callable[[], Co
     assert (file, line.isdigit()) == (__file__, True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text", ["v1/pods", "core.v1.pods", "v1.apps.deployments", "apps.v1.deployments", "a.io/v1/pod"]
 )
 def test_every_form_of_a_plural_is_a_resource(text: str) -> None:
     assert str(read_resource(text)) == str(parse_resource(text))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "nearest"),
     [
         ("v1/Pod", "v1/pods"),

@@ -18,6 +18,7 @@ from fleetbus.predicates import (
     labels_changed,
 )
 from fleetbus.testing import controller_test
+from support.rows import each_row
 
 DEPLOYMENTS = "apps/v1/deployments"
 READY_MADE = (generation_changed, labels_changed, annotations_changed)
@@ -27,7 +28,7 @@ def an_object(**metadata: Any) -> dict[str, Any]:
     return {"metadata": {"name": "web", **metadata}}
 
 
-@pytest.mark.parametrize("predicate", [*READY_MADE, any_of(*READY_MADE), all_of(*READY_MADE)])
+@each_row("predicate", [*READY_MADE, any_of(*READY_MADE), all_of(*READY_MADE)])
 def test_what_comes_or_goes_passes(predicate: Predicate) -> None:
     obj = an_object(generation=1)
     assert predicate(None, obj)
@@ -54,7 +55,7 @@ CHANGES: list[tuple[dict[str, Any], dict[str, Any], set[Predicate]]] = [
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "passing"), CHANGES)
+@each_row(("old", "new", "passing"), CHANGES)
 def test_a_change_passes_the_predicate_of_what_changed(
     old: Any, new: Any, passing: set[Predicate]
 ) -> None:
@@ -75,8 +76,8 @@ async def later(_old: Any, _new: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize("compose", [any_of, all_of])
-@pytest.mark.parametrize(
+@each_row("compose", [any_of, all_of])
+@each_row(
     ("predicates", "message"),
     [
         ((), "needs at least one predicate"),

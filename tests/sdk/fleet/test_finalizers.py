@@ -13,6 +13,7 @@ from fleetbus.run.current import ObjectRef, Run, running
 from fleetbus.testing import controller_test
 from support.objects import pod
 from support.rigs.one_cluster import PODS, Rig
+from support.rows import each_row
 
 MAPS = "v1/configmaps"
 MINE, OTHER = "example.com/mine", "example.com/other"
@@ -37,7 +38,7 @@ def writes(rig: Rig) -> int:
     return sum(entry.method != "GET" for entry in rig.server.requests)
 
 
-@pytest.mark.parametrize("metadata", [{}, {"finalizers": None}, {"finalizers": []}])
+@each_row("metadata", [{}, {"finalizers": None}, {"finalizers": []}])
 def test_an_object_without_finalizers_has_none(metadata: dict[str, Any]) -> None:
     obj = {"metadata": metadata}
     assert not has_finalizer(obj, MINE)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-import pytest
-
 from fleetbus.intake.decision import Case, case_of, decide
 from fleetbus.intake.matching import Evaluation, Reason
 from fleetbus.intake.record import LastSeen, StoredRecord
 from fleetbus.run.current import Version
+from support.rows import each_row
 from support.stores.snapshot import Source
 
 EU: Final = Source(cluster="eu1")
@@ -122,14 +121,14 @@ def evaluation(row: Row) -> Evaluation:
     )
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@each_row("row", ROWS)
 def test_p8_each_case_has_its_decision(row: Row) -> None:
     decision = decide(evaluation(row), may_leave=False)
     assert (decision.wakes_own, decision.last_seen) == (row.runs, row.remembered)
     assert decision.is_skipped is (row.asks and not row.runs)
 
 
-@pytest.mark.parametrize("row", GONE_ROWS, ids=lambda row: row.name)
+@each_row("row", GONE_ROWS)
 def test_p8_each_deletion_of_what_may_have_left_has_its_decision(row: Row) -> None:
     decision = decide(evaluation(row), may_leave=True)
     assert (decision.wakes_own, decision.last_seen) == (row.runs, row.remembered)

@@ -16,6 +16,7 @@ from fleetbus.reconcile import Outcome, Request
 from fleetbus.workqueue.queue import Lease, Priority
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus.workqueue.scripts import Ending
+from support.rows import each_row
 from support.stores.workqueue import named
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJmbGVldGJ1cyIsIm5hbWUiOiJ4In0.c2lnbmF0dXJlLXNpZ25hdHVyZQ"
@@ -48,7 +49,7 @@ def lease(attempt: int = 0) -> Lease:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "stored"),
     [
         ("no route to nats://joe:secret@h:4222/x?a=b now", "no route to nats://h:4222/x now"),

@@ -1,9 +1,8 @@
 import copy
 from typing import Any
 
-import pytest
-
 from fleetbus.kube.applied import ServerAnswers, is_applied
+from support.rows import each_row
 
 MANAGER = "fleetbus-abc"
 WANTED: dict[str, Any] = {
@@ -91,7 +90,7 @@ def test_d3_an_object_that_shows_our_fields_needs_no_apply():
     assert is_applied(WANTED, live(), MANAGER)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "entry",
     [
         {"manager": "other"},
@@ -129,7 +128,7 @@ WISHES: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("path", "value"), WISHES)
+@each_row(("path", "value"), WISHES)
 def test_d3_a_changed_field_is_applied(path: str, value: Any):
     assert not is_applied(changed(path, value, WANTED), live(), MANAGER)
 
@@ -148,7 +147,7 @@ DRIFTS: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("path", "value"), DRIFTS)
+@each_row(("path", "value"), DRIFTS)
 def test_d13_a_changed_value_is_drift(path: str, value: Any):
     assert not is_applied(WANTED, changed(path, value, live()), MANAGER)
 
@@ -161,7 +160,7 @@ SAME: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("path", "value"), SAME)
+@each_row(("path", "value"), SAME)
 def test_d3_what_others_own_is_no_drift(path: str, value: Any):
     assert is_applied(WANTED, changed(path, value, live()), MANAGER)
 
@@ -214,7 +213,7 @@ ASKED: list[tuple[str, Any, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("path", "value", "holds"), ASKED)
+@each_row(("path", "value", "holds"), ASKED)
 def test_d3_an_answer_holds_while_all_that_it_depends_on_stays(path: str, value: Any, holds: bool):
     answers = ServerAnswers()
     desired = changed(f"{CONTAINER}/stdin", False, WANTED)

@@ -34,6 +34,7 @@ from fleetbus_emulator.apiserver import (
 )
 from fleetbus_proto.errors import InvalidName
 from support.objects import config_map
+from support.rows import each_row
 from support.wire.strategies import SEGMENTS
 
 MAPS = "v1/configmaps"
@@ -321,7 +322,7 @@ async def test_a_kubeconfig_that_is_wrong_is_a_configuration_error():
             await client.get_json("/version")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "text", "kind"),
     [
         (200, "<html>log in first</html>", errors.Unreachable),
@@ -347,7 +348,7 @@ async def test_an_answer_that_no_api_server_gives_is_an_error_of_ours(
         assert str(caught.value)
 
 
-@pytest.mark.parametrize("status", [301, 302, 307, 308, 304])
+@each_row("status", [301, 302, 307, 308, 304])
 async def test_s7_a_server_cannot_send_us_elsewhere(status: int):
     paths: list[str] = []
 

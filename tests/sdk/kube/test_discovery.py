@@ -21,6 +21,7 @@ from fleetbus.kube.requests import JSON, Call
 from fleetbus.kube.responses import Answer
 from fleetbus_emulator.apiserver import Cluster, GroupDown, serve
 from support.eventually import eventually
+from support.rows import each_row
 
 SCHEMA: dict[str, Any] = {"openAPIV3Schema": {"type": "object"}}
 PODS: dict[str, Any] = {"name": "pods", "kind": "Pod", "namespaced": True, "verbs": ["list"]}
@@ -309,7 +310,7 @@ async def test_w8_a_group_whose_server_is_down_fails_alone_and_comes_back():
         assert client.discovery.failed == {}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "document",
     [
         "",

@@ -11,6 +11,7 @@ from fleetbus.errors import AlreadyExists, Conflict, Invalid, KubeError, NotFoun
 from fleetbus.kube.dry_run import Write
 from fleetbus.kube.requests import Call, path_of, read_path
 from fleetbus.owned_objects.executor import ONLY_CREATE
+from support.rows import each_row
 
 MAPS = "v1/configmaps"
 APPLY, MERGE, PATCH = (
@@ -33,7 +34,7 @@ def of(**metadata: Any) -> dict[str, Any]:
     return {"metadata": {"name": "m", **metadata}, "data": {"b": "2"}}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("planned", "data"),
     [
         (write("PUT", of()), {"b": "2"}),
@@ -65,7 +66,7 @@ def test_what_is_missing_is_created(planned: Write):
     assert planned.path == path_of(MAPS, "default", "m")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("planned", "before", "error"),
     [
         (write("POST", of()), LIVE, AlreadyExists),

@@ -6,6 +6,7 @@ import pytest
 
 from fleetbus.kube.field_paths import FieldPath, InvalidPath, Special, Value
 from fleetbus.kube.selectors import FieldSelector
+from support.rows import each_row
 
 POD = {
     "metadata": {
@@ -24,7 +25,7 @@ POD = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "value"),
     [
         ("metadata.name", "web"),
@@ -57,7 +58,7 @@ def test_a_path_finds_its_field(path: str, value: Value):
     assert FieldPath.parse(str(field_path)) == field_path
 
 
-@pytest.mark.parametrize(
+@each_row(
     "path",
     [
         *("", ".", "a..b", "a.", "a[", "a[x]", "[0]", "[*].a", "a b", "a[-1]", "a]", "a\\", "{a"),
@@ -69,7 +70,7 @@ def test_a8_a_malformed_or_long_path_is_refused_with_an_example(path: str):
         FieldPath.parse(path)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "matches"),
     [
         ("spec.containers[*].image=b:2", True),

@@ -10,6 +10,7 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.kube.connection.identity import IdentityCheck
 from fleetbus.kube.impersonation import ActingClient, ServiceAccount
+from support.rows import each_row
 
 
 async def test_d16_only_the_acting_client_asks_in_the_name_of_the_user() -> None:
@@ -61,7 +62,7 @@ async def test_d16_only_the_acting_client_asks_in_the_name_of_the_user() -> None
     assert {user for name, user in users if name == "v1"} == {None}
 
 
-@pytest.mark.parametrize("text", ["", "a", "a/", "/a", "a/b/c", "A/b", "a/b\n", "a/../b", "a.b/c"])
+@each_row("text", ["", "a", "a/", "/a", "a/b/c", "A/b", "a/b\n", "a/../b", "a.b/c"])
 def test_an_account_is_named_with_its_namespace(text: str) -> None:
     with pytest.raises(ConfigError, match="NAMESPACE/NAME"):
         ServiceAccount.parse(text)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fleetbus.kube.jsonpath import MAX_LENGTH, InvalidJsonPath, JsonPath, JsonPathTemplate
+from support.rows import each_row
 
 TREE: dict[str, Any] = {
     "metadata": {"name": "web", "labels": {"app.kubernetes.io/name": "w", "a": "1"}},
@@ -21,7 +22,7 @@ TREE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "values"),
     [
         (".metadata.name", ["web"]),
@@ -63,19 +64,16 @@ def test_a_path_finds_its_values(path: str, values: list[Any]):
     assert JsonPath.parse(path).find(TREE) == values
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+@each_row("path", [
         ".a[", '.a["b"]', ".a[?(@.b==]", ".a.b}", ".a[x y]", ".a b", ".spec.ports[0:2:0]", ".a[?(]",
         "." + "a" * MAX_LENGTH, "[?(@" * 150, ".a..b..", ".a[-]", ".a.", "{.a}",
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_a_malformed_path_is_refused(path: str):
     with pytest.raises(InvalidJsonPath):
         JsonPath.parse(path)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "path",
     [".spec.ports[3]", ".spec[0]", ".metadata.name[?(@.a)]", ".status.conditions[?(@.at=='5')]"],
 )
@@ -84,7 +82,7 @@ def test_what_cannot_be_applied_is_an_error(path: str):
         JsonPath.parse(path).find(TREE)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("template", "text"),
     [
         ("{.metadata.name}", "web"),
@@ -108,7 +106,7 @@ def test_a_template_is_rendered(template: str, text: str):
     assert JsonPathTemplate.parse(template).render(TREE) == text
 
 
-@pytest.mark.parametrize("template", ["{.a", "{range .a}", "{end}", "{.a}{", "{'a}"])
+@each_row("template", ["{.a", "{range .a}", "{end}", "{.a}{", "{'a}"])
 def test_a_malformed_template_is_refused(template: str):
     with pytest.raises(InvalidJsonPath):
         JsonPathTemplate.parse(template)

@@ -9,13 +9,13 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleetbus.kube.applied import is_applied
 from fleetbus.kube.keyed_items import FieldsByKey, ItemsByKey, read_key
 from support.full import examples
+from support.rows import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,9 +67,7 @@ def test_d26_fields_of_an_item_are_those_that_each_comparison_finds(item: Tree, 
     assert {field["at"] for field in FieldsByKey(fields).of(item)} == expected
 
 
-@pytest.mark.parametrize(
-    "text", ["k:", "k:{", "k:[]", "k:7", 'k:{"a":[1]}', 'k:{"a":null}', "k:" + "[" * 100_000]
-)
+@each_row("text", ["k:", "k:{", "k:[]", "k:7", 'k:{"a":[1]}', 'k:{"a":null}', "k:" + "[" * 100_000])
 def test_d3_what_is_no_key_finds_nothing(text: str):
     assert read_key(text) == {}
     assert FieldsByKey({text: {}}).of({"a": None}) == []
@@ -109,11 +107,7 @@ def _set(count: int) -> tuple[Tree, Tree]:
     return _object({"items": values}), _object({"items": values}, fields)
 
 
-@pytest.mark.parametrize(
-    ("make", "is_same"),
-    [(_keyed, True), (_copies, False), (_odd_keys, False), (_set, True)],
-    ids=["a list", "many copies of each item", "a form of its own for each key", "a set"],
-)
+@each_row(("make", "is_same"), [(_keyed, True), (_copies, False), (_odd_keys, False), (_set, True)])
 def test_d3_a_list_of_thousands_is_compared_at_once(
     make: Callable[[int], tuple[Tree, Tree]], is_same: bool
 ):
@@ -127,7 +121,7 @@ def test_d3_a_list_of_thousands_is_compared_at_once(
 ODD_ENTRIES: list[Any] = [7, "x", [7], ["x"], [None], [{"manager": "ours", "operation": "Apply"}]]
 
 
-@pytest.mark.parametrize("entries", ODD_ENTRIES, ids=str)
+@each_row("entries", ODD_ENTRIES)
 def test_d3_odd_managed_fields_say_nothing(entries: Any):
     desired, live = _keyed(2)
     live["metadata"]["managedFields"] = entries

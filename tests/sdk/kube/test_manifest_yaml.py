@@ -6,9 +6,10 @@ import orjson
 import pytest
 
 from fleetbus.kube.manifest_yaml import read_documents
+from support.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         ("{yes: 1, n: 2, 1: 3, 0: 4, 1.5: 5}", {"true": 1, "false": 2, "1": 3, "0": 4, "1.5": 5}),
@@ -39,7 +40,7 @@ def test_empty_documents_are_left_out():
     assert read_documents("---\n---\na: 1\n---\n# nothing\n---\n{}\n") == [{"a": 1}, {}]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["a: [", "{[1]: 2}", "{~: 1}", "[.inf]", "[!!binary aGk=]", "[!!set {a}]", "&a [*a]", "!x 1"],
 )

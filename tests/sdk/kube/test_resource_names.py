@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from fleetbus.kube.resource_names import CATEGORIES, names_of, with_plural
 from fleetbus_proto.resources import parse_resource_name
+from support.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("word", "resolved"),
     [
         ("deploy", ("apps", None, "deployments")),

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleetbus.kube.selectors import FieldSelector, InvalidSelector, LabelSelector
+from support.rows import each_row
 
 LABELS = {"app": "web", "tier": "front", "empty": "", "example.com/team": "a.b_c-d"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "matches"),
     [
         ("", True),
@@ -52,15 +53,12 @@ def test_label_selectors_match_as_kubectl_does(text: str, matches: bool):
     assert LabelSelector.parse(text).matches(LABELS) is matches
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+@each_row("text", [
         "=web", "app=web=x", "app web", "app in web", "app in (web", "app in", ",", "app,", "!",
         "!!a", "app=web,,b", "(app)", "app=we b", "-app", "app=-web", "app=" + "x" * 64,
         "x" * 64, "/app",
         "Ex.com/app", "a/b/c", "app=a/b", "app)", "app>3", "a=é",
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_an_unreadable_label_selector_is_refused_with_its_text(text: str):
     with pytest.raises(InvalidSelector) as caught:
         LabelSelector.parse(text)
@@ -112,7 +110,7 @@ WRONG_SPECS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("spec", WRONG_SPECS)
+@each_row("spec", WRONG_SPECS)
 def test_a_wrong_object_form_is_refused(spec: dict[str, Any]):
     with pytest.raises(InvalidSelector):
         LabelSelector.from_spec(spec)
@@ -125,7 +123,7 @@ TREE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "matches"),
     [
         ("", True),
@@ -154,7 +152,7 @@ def test_field_selectors_match_fields_of_the_tree(text: str, matches: bool):
     assert FieldSelector.parse(text).matches(TREE) is matches
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["a", "a,b=c", "=b", "a=b=c", "a=b\\", "a b=c", "!a=b", "a..b=c", "a[=b", "[0]=b", "a in b"],
 )

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from fleetbus.kube.trees import read_tree
+from support.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "tree"),
     [
         (b'{"a":[1,2.5,"\xc3\xa9",null,true]}', {"a": [1, 2.5, "é", None, True]}),
@@ -23,9 +24,7 @@ def test_w16_numbers_of_any_size_are_read(body: bytes, tree: Any):
     assert read_tree(body) == tree
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{", b'{"a":NaN}', b'{"a":1e400,"b":Infinity}', b'"\xff"', b"[" * 5000]
-)
+@each_row("body", [b"", b"{", b'{"a":NaN}', b'{"a":1e400,"b":Infinity}', b'"\xff"', b"[" * 5000])
 def test_what_is_no_json_is_a_value_error(body: bytes):
     with pytest.raises(ValueError):  # noqa: PT011 -- of whichever decoder looked last
         read_tree(body)

@@ -6,6 +6,7 @@ import pytest
 
 from fleetbus.owned_objects.claim import Ownership, claim
 from fleetbus.ownership import Owner, set_owner
+from support.rows import each_row
 
 OWNER = Owner("fleetbus.dev/v1alpha1", "MultiClusterResource", "d", "x", "u1", "hub", hub="h1")
 FORMER = Owner("fleetbus.dev/v1alpha1", "MultiClusterResource", "d", "x", "u0", "hub", hub="h1")
@@ -18,7 +19,7 @@ def owned_by(owner: Owner | None) -> dict[str, Any]:
     return set_owner(obj, owner) if owner else obj
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("owner", "recorded", "ownership"),
     [
         (OWNER, "", Ownership.OURS),
@@ -53,12 +54,12 @@ def test_d5_label_and_annotation_must_both_name_us(missing: str):
     assert not claim(obj, OWNER, recorded_uid="live").is_confirmed
 
 
-@pytest.mark.parametrize("owner", [None, FORMER, OTHER, FAR])
+@each_row("owner", [None, FORMER, OTHER, FAR])
 def test_d5_the_mark_of_another_confirms_nothing(owner: Owner | None):
     assert not claim(owned_by(owner), OWNER, recorded_uid="live").is_confirmed
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("target", "ownership", "is_here"),
     [
         (("", ""), Ownership.OURS, True),
@@ -67,7 +68,6 @@ def test_d5_the_mark_of_another_confirms_nothing(owner: Owner | None):
         (("renamed", "uid"), Ownership.OURS, False),
         (("elsewhere", "other"), Ownership.COPY, False),
     ],
-    ids=["no cluster", "this one", "this name", "this server", "another"],
 )
 def test_d4_d5_for_which_cluster_it_was_written(
     target: tuple[str, str], ownership: Ownership, is_here: bool

@@ -11,6 +11,7 @@ import pytest
 from fleetbus.owned_objects.claim import Claim, Ownership
 from fleetbus.owned_objects.decision import Decision, RemovalPolicy, decide_apply, decide_removal
 from fleetbus.ownership import PAUSE_ANNOTATION, PROTECT_ANNOTATION
+from support.rows import each_row
 
 PLAIN: dict[str, Any] = {}
 LEAVING: dict[str, Any] = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
@@ -40,7 +41,7 @@ def live(metadata: dict[str, Any]) -> dict[str, Any]:
     return {"metadata": {"name": "o", "uid": "live", **metadata}}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("metadata", "claim", "decision"),
     [
         (PLAIN, OURS, Decision.APPLY),
@@ -62,12 +63,12 @@ def test_d4_what_an_object_in_the_place_of_ours_allows(
     assert decide_apply(live(metadata), claim, takes={Ownership.OURS}) is decision
 
 
-@pytest.mark.parametrize("claim", [OURS, FORMER, COPY, *STRANGERS])
+@each_row("claim", [OURS, FORMER, COPY, *STRANGERS])
 def test_d4_a_policy_may_take_what_belongs_to_others(claim: Claim):
     assert decide_apply(live(PLAIN), claim, takes=frozenset(Ownership)) is Decision.APPLY
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("metadata", "claim", "decision"),
     [
         (PLAIN, OURS, Decision.DELETE),
@@ -96,7 +97,7 @@ def test_d5_what_the_policy_does_not_name_is_not_deleted(deletes: AbstractSet[Ow
     assert decide_removal(live(PLAIN), OURS, replace(POLICY, deletes=deletes)) is Decision.FORGET
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "metadata", "decision"),
     [
         ({"kept": {"live"}}, PLAIN, Decision.FORGET),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from fleetbus.errors import Conflict
 from fleetbus.owned_objects.force import ForcePolicy, conflicts, is_forced
+from support.rows import each_row
 
 APPLIED: dict[str, Any] = {"metadata": {"managedFields": [{"manager": "m", "operation": "Apply"}]}}
 UNAPPLIED: list[dict[str, Any]] = [
@@ -35,7 +34,7 @@ def causes_of(*fields: tuple[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "is_corrected", "is_adopted"),
     [
         ([BY_HAND], True, True),
@@ -76,7 +75,7 @@ def test_d6_a_conflict_that_names_no_field_is_a_lost_race():
     )
 
 
-@pytest.mark.parametrize("odd", ["causes", 3, None, ["text"], [{}], [{"reason": 3}]])
+@each_row("odd", ["causes", 3, None, ["text"], [{}], [{"reason": 3}]])
 def test_d6_odd_causes_force_nothing(odd: object):
     fields = conflicts(Conflict(409, "Conflict", "", {"causes": odd}))
     assert not is_forced(BOTH, fields, APPLIED, "m")

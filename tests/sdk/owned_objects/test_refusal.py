@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from fleetbus.errors import (
     AlreadyExists,
     Conflict,
@@ -21,13 +19,14 @@ from fleetbus.errors import (
     Unreachable,
 )
 from fleetbus.owned_objects.refusal import UNDECLARED, Refusal, refusal_of
+from support.rows import each_row
 
 FIELD: dict[str, Any] = {"causes": [{"reason": "FieldManagerConflict", "field": ".spec.x"}]}
 LEAVING: dict[str, Any] = {"causes": [{"reason": "NamespaceTerminating"}]}
 UNTYPED = "failed to create typed patch object (default/x): .spec.y: expected string"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("error", "refusal"),
     [
         (Unreachable(0, "Unreachable", "timeout"), Refusal.UNREACHABLE),

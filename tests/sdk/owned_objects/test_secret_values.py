@@ -3,16 +3,15 @@
 import base64
 from typing import Any
 
-import pytest
-
 from fleetbus.owned_objects.secret_values import without_secret_values
+from support.rows import each_row
 
 LIMIT = 600
 
 SECRET = {"kind": "Secret", "data": {"key": base64.b64encode(b"hunter2-canary").decode()}}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "message",
     [
         "denied: hunter2-canary is weak",
@@ -47,7 +46,7 @@ SENSITIVE: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("obj", SENSITIVE)
+@each_row("obj", SENSITIVE)
 def test_d14_values_with_telling_names_are_taken_out(obj: dict[str, Any]):
     assert without_secret_values("denied: canary", obj, limit=LIMIT) == "denied: <redacted>"
 

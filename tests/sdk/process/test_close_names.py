@@ -6,20 +6,19 @@ import random
 import time
 from difflib import get_close_matches
 
-import pytest
-
 from fleetbus.process.close_names import close_names
+from support.rows import each_row
 
 TYPES = "deployments daemonsets statefulsets replicasets services secrets pods nodes".split()  # noqa: SIM905
 
 
-@pytest.mark.parametrize("name", ["deploymnets", "daemonset", "podz", "srvices", "xyz", ""])
+@each_row("name", ["deploymnets", "daemonset", "podz", "srvices", "xyz", ""])
 def test_the_closest_name_is_that_of_difflib(name: str):
     assert close_names(name, TYPES) == get_close_matches(name, TYPES, n=1)
 
 
-@pytest.mark.parametrize("letters", ["a", "ab", "abcdefgh"])
-@pytest.mark.parametrize("length", [63, 199, 253, 100_000])
+@each_row("letters", ["a", "ab", "abcdefgh"])
+@each_row("length", [63, 199, 253, 100_000])
 def test_a8_long_names_of_few_letters_take_no_time(letters: str, length: int):
     """A member may define types, and a user ask for one, whose comparison took 13 seconds."""
     chance = random.Random(length)

@@ -7,11 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fleetbus.process.durations import InvalidTime, parse_duration, parse_point
+from support.rows import each_row
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "seconds"),
     [("250ms", 0.25), ("30s", 30), ("1.5m", 90), ("2h", 7200), ("1d", 86400), ("0s", 0)],
 )
@@ -20,7 +21,7 @@ def test_a_duration_has_a_number_and_a_unit(text: str, seconds: float):
     assert parse_point(text, now=NOW) == NOW - timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize("text", ["", "5", "-5s", "5 s", "5S", "5w", "1h30m", "\u0661s", "1e3s"])
+@each_row("text", ["", "5", "-5s", "5 s", "5S", "5w", "1h30m", "\u0661s", "1e3s"])
 def test_anything_else_is_refused(text: str):
     with pytest.raises(InvalidTime, match="is not a duration such as"):
         parse_duration(text)

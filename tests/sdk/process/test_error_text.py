@@ -10,6 +10,7 @@ import pytest
 from fleetbus.process.error_text import describe, render
 from fleetbus.process.redact import without_secret_words
 from fleetbus.run.awaited import call_with_awaits
+from support.rows import each_row
 
 CANARY = "hunter2"
 
@@ -112,7 +113,7 @@ def test_a_deep_and_huge_error_is_reported_briefly_and_soon() -> None:
     assert "more" in text
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["a" * 10**6, "eyJ-" * 10**5, "ab-" * 10**4 + "A", "secret='" * 10**4, "-----BEGIN " * 10**4],
 )

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleetbus.process.pauses import Pauses, pause_of
+from support.rows import each_row
 
 SECOND = timedelta(seconds=1)
 
@@ -25,7 +26,7 @@ def test_the_first_is_no_longer_than_the_limit():
     assert Pauses(5 * SECOND, SECOND).next() == SECOND
 
 
-@pytest.mark.parametrize(("factor", "third"), [(1, 1), (2, 4), (1.5, 2.25)])
+@each_row(("factor", "third"), [(1, 1), (2, 4), (1.5, 2.25)])
 def test_the_growth_can_be_chosen(factor: float, third: float):
     assert pause_of(3, SECOND, timedelta(hours=1), factor=factor) == timedelta(seconds=third)
 

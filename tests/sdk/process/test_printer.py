@@ -17,6 +17,7 @@ from fleetbus.process import printer
 from fleetbus.process.logs import set_up_logs
 from fleetbus.process.printer import block, json_text, line, note, print_traceback, value
 from fleetbus_cli.documents import render_json, render_yaml
+from support.logs import reset_logs
 
 OBEYED = "\x00\x07\x08\x1b\x7f\x85\x9b\r\u200b\u202e\u2066\u2028\ufeff\U000e0041"
 TEXTS = st.text(st.sampled_from(OBEYED) | st.characters(exclude_categories=["Cs"])) | st.text(
@@ -112,7 +113,7 @@ def test_s11_log_lines_for_people_have_nothing_that_a_terminal_obeys(
         except ValueError:
             log.exception("failed", cluster=EVIL)
     finally:
-        structlog.reset_defaults()
+        reset_logs()
     output = out.getvalue()
     assert "?[2K" in output
     assert is_harmless(output)

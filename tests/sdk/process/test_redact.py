@@ -7,11 +7,12 @@ import pytest
 from fleetbus.errors import StoreError
 from fleetbus.process.redact import without_secrets
 from fleetbus.store.connection import connect
+from support.rows import each_row
 
 CANARY = "S3CRET"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("address", "expected"),
     [
         ("nats://127.0.0.1:4222", "nats://127.0.0.1:4222"),
@@ -38,7 +39,7 @@ def test_an_address_is_shown_without_what_logs_in(address: str, expected: str):
     assert CANARY not in expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     "url",
     [
         "redis://:S3CRET@127.0.0.1:1/0",

@@ -25,6 +25,7 @@ from fleetbus.run.in_thread import as_async
 from fleetbus.workqueue import Add, RedisQueue
 from support.eventually import eventually
 from support.rigs.worker import FIRST, POLICY, Notes, working
+from support.rows import each_row
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -157,7 +158,7 @@ async def test_outside_of_a_run_nothing_is_noted(service: Service):
     assert await service.write("a") == "a"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "method",
     [
         *(Cluster.get, Cluster.list, Cluster.create, Cluster.update, Cluster.patch),

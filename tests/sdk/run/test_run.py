@@ -9,6 +9,7 @@ import pytest
 from fleetbus.errors import LeaseLostError
 from fleetbus.reconcile import Request
 from fleetbus.run.current import NOTE_BYTES, ObjectRef, Run, current_run, running
+from support.rows import each_row
 
 REQUEST = Request("copier", "eu1", "prod", "web")
 WEB = ObjectRef("eu1", "core/pods", "prod", "web")
@@ -59,7 +60,7 @@ def test_a_note_of_too_much_keeps_the_newest_writes_and_fits() -> None:
     assert ref("object-0000") not in later.writes
 
 
-@pytest.mark.parametrize("note", [b"\xff", b"\x90", b"no msgpack", b"\x92\x91\x01\x90"])
+@each_row("note", [b"\xff", b"\x90", b"no msgpack", b"\x92\x91\x01\x90"])
 def test_s8_a_note_that_cannot_be_read_is_none(note: bytes) -> None:
     run = Run(REQUEST)
     run.recall(note)
@@ -75,7 +76,7 @@ def test_r5_a_write_of_long_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) ->
     assert later.writes == {}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "is_behind"),
     [
         ((1, "9"), True),

@@ -23,6 +23,7 @@ from fleetbus_proto.events import (
 )
 from fleetbus_proto.keys import SnapshotKeys
 from support.full import FULL
+from support.rows import each_row
 from support.stores.epoch_protocol import Ask, Play, Run
 from support.stores.snapshot import OBSERVED_AT, Snapshot, Source
 from support.stores.snapshot_model import SnapshotModel
@@ -66,7 +67,7 @@ def play_on_model(run: Run, model: SnapshotModel) -> dict[str, tuple[str, int]]:
     return {name: (row.uid, row.version) for name, row in rows if row.state == "L"}
 
 
-@pytest.mark.parametrize("share", range(3))
+@each_row("share", range(3))
 def test_p2_to_p6_no_history_deletes_what_is_alive_or_ends_apart_from_the_truth(share: int):
     for seed in range(share * HISTORIES // 3, (share + 1) * HISTORIES // 3):
         run = Run(seed)
@@ -100,7 +101,7 @@ class RaisedByAnotherHistory(SnapshotModel):
         return super().differences(page) if is_same else set()
 
 
-@pytest.mark.parametrize("wrong", [RaisedTooHigh, RaisedInDoubt, RaisedByAnotherHistory])
+@each_row("wrong", [RaisedTooHigh, RaisedInDoubt, RaisedByAnotherHistory])
 def test_p15_a_floor_that_an_audit_raises_wrongly_is_caught(wrong: type[SnapshotModel]):
     for seed in range(SEEDS):
         run = Run(seed)

@@ -28,6 +28,7 @@ from fleetbus.snapshot import (
 )
 from fleetbus.snapshot.reads.paging import MAX_TOKEN
 from fleetbus.store.connection import check_server
+from support.rows import each_row
 from support.stores.snapshot import PODS, Snapshot, Source
 
 if TYPE_CHECKING:
@@ -390,7 +391,7 @@ async def test_p16_connect_refuses_a_server_that_may_evict(redis: Redis, valkey_
     await client.aclose()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "info",
     [
         {"redis_version": "6.2.14", "maxmemory_policy": "noeviction"},

@@ -6,6 +6,7 @@ import pytest
 
 from fleetbus.errors import StoreError
 from fleetbus.store.address import ClusterAddress, Credentials, SentinelAddress, parse_address
+from support.rows import each_row
 
 NOBODY = Credentials()
 
@@ -34,12 +35,12 @@ def test_sentinels_name_a_master():
     assert (short.database, short.is_tls) == (0, True)
 
 
-@pytest.mark.parametrize("url", ["redis://a:1/0", "rediss://a", "unix:///tmp/x", "nonsense"])
+@each_row("url", ["redis://a:1/0", "rediss://a", "unix:///tmp/x", "nonsense"])
 def test_one_server_is_left_to_redis_py(url: str):
     assert parse_address(url) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "why"),
     [
         ("redis+proxy://h:1", "scheme 'redis\\+proxy' is unknown"),

@@ -9,6 +9,7 @@ from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocket
 from redis.exceptions import DataError
 
 from fleetbus.store.connection import packing
+from support.rows import each_row
 
 COMMANDS: list[tuple[Any, ...]] = [
     ("GET", "k"),
@@ -27,13 +28,13 @@ def test_hiredis_writes_what_redis_py_writes():
     assert b"".join(packed.pack_commands(COMMANDS)) == b"".join(plain.pack_commands(COMMANDS))
 
 
-@pytest.mark.parametrize("value", [None, object(), ["a"]])
+@each_row("value", [None, object(), ["a"]])
 def test_what_is_no_value_of_redis_is_refused_as_redis_py_does(value: Any):
     for kind in (Connection, packing(Connection)):
         with pytest.raises(DataError):
             kind().pack_command("SET", "k", value)
 
 
-@pytest.mark.parametrize("plain", [Connection, SSLConnection, UnixDomainSocketConnection])
+@each_row("plain", [Connection, SSLConnection, UnixDomainSocketConnection])
 def test_each_kind_of_connection_stays_what_it_is(plain: type[Connection]):
     assert issubclass(packing(plain), plain)

@@ -24,6 +24,7 @@ from fleetbus_devfleet.processes.children import Child
 from fleetbus_devfleet.processes.servers import valkey_server
 from fleetbus_emulator.ports import HeldPort
 from support.eventually import eventually
+from support.rows import each_row
 from support.servers.identities import Authority
 from support.servers.store_nodes import StoreTls, tls_access, tls_store, write_client
 from support.servers.valkey_cluster import valkey_cluster
@@ -329,7 +330,7 @@ async def _fails_with(store: OneTlsStore, mine: Path, problem: str) -> bool:
     return problem in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("values", "message"),
     [
         ({"username": "a"}, "FLEETBUS_REDIS_USERNAME needs FLEETBUS_REDIS_PASSWORD_FILE"),

@@ -7,12 +7,13 @@ import pytest
 from fleetbus.bus.connection import connected
 from fleetbus.errors import BusError
 from fleetbus.watchers.resync import ResyncRequest, wake_watchers
+from support.rows import each_row
 
 DAY = 86_400_000
 NOW = 1_800_000_000_000
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("refused", "number", "now", "refuses"),
     [
         (NOW + 2 * DAY, NOW + 2 * DAY, NOW, True),  # our clock was ahead, and is right now

@@ -9,9 +9,10 @@ from fleetbus.reconcile import Outcome, Result, TerminalError
 from fleetbus.run.current import Run
 from fleetbus.worker.handler import read_error, read_result
 from support.rigs.worker import FIRST
+from support.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("error", "outcome", "is_given_back"),
     [
         (ValueError("boom"), Outcome.RETRIED, False),
@@ -49,7 +50,7 @@ def test_r4_a_refused_write_loses_the_lease_whatever_the_function_does() -> None
         assert (ending.outcome, ending.is_given_back) == (Outcome.LEASE_LOST, True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("result", "outcome"),
     [
         (None, Outcome.DONE),

@@ -16,6 +16,7 @@ from fleetbus.worker.host import WEIGHT_LABEL, QueueWeights
 from fleetbus.worker.queue_gauges import QueueGauges
 from fleetbus.worker.slots import ALONE, Slots, is_outage
 from fleetbus.workqueue import Breaker, Lease, Priority, Stats
+from support.rows import each_row
 from support.stores.workqueue import named
 
 LONG = timedelta(seconds=60)
@@ -34,7 +35,7 @@ def lease(cluster: str, *, is_probe: bool = False) -> Lease:
     )
 
 
-@pytest.mark.parametrize(("total", "cap"), [(1, 1), (2, 1), (3, 1), (8, 4)])
+@each_row(("total", "cap"), [(1, 1), (2, 1), (3, 1), (8, 4)])
 def test_q9_one_of_several_clusters_has_half_of_the_slots(total: int, cap: int):
     slots = Slots(total, None)
     assert slots.default_capacity == cap

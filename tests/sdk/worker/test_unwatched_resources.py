@@ -23,6 +23,7 @@ from fleetbus_proto.resources import parse_resource
 from support.eventually import eventually
 from support.rigs.one_cluster import one_cluster
 from support.rigs.worker import FIRST, POLICY, Notes, counted, working
+from support.rows import each_row
 from support.stores.snapshot import Snapshot
 from support.stores.workqueue import named
 
@@ -40,7 +41,7 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("named", "suggestion"),
     [
         ("v1/configmap", "core/configmaps"),

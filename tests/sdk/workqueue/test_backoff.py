@@ -15,6 +15,7 @@ from fleetbus.workqueue import Add, QueuePolicy, RedisQueue
 from fleetbus.workqueue.items import read_item
 from support.eventually import eventually
 from support.rigs.fleet import Rig as FleetRig
+from support.rows import each_row
 from support.stores.workqueue import MemoryRig, RedisRig, Rig, named
 
 MAPS = "v1/configmaps"
@@ -136,7 +137,7 @@ def test_q7_every_kind_of_controller_takes_a_back_off(make: str) -> None:
     assert failing().backoff is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "message"),
     [
         ({"first": 5}, "first must be a positive timedelta .*, not 5"),

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import structlog
+
+from support.logs import reset_logs
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -27,7 +28,7 @@ def given_back() -> Generator[None]:
         yield
     finally:
         gc.set_threshold(*thresholds)
-        structlog.reset_defaults()
+        reset_logs()
         for number, handler in handlers.items():
             signal.signal(number, handler)
 

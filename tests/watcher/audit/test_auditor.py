@@ -25,6 +25,7 @@ from fleetbus_watcher.errors import AuditAbandoned
 from fleetbus_watcher.settings import WatcherSettings
 from support.eventually import eventually
 from support.rigs.watcher import Rig
+from support.rows import each_row
 
 OFTEN: dict[str, Any] = {
     "audit_shortest": timedelta(milliseconds=300),
@@ -245,7 +246,7 @@ def test_w8_w18_an_object_that_no_message_can_carry_ends_the_audit():
         list(Paginator(20_000).add([("", "n" * 30_000, "", "1")]))
 
 
-@pytest.mark.parametrize("text", ["{}", '{"metadata":{}}', '{"metadata":{"name":1}}', "[]", "null"])
+@each_row("text", ["{}", '{"metadata":{}}', '{"metadata":{"name":1}}', "[]", "null"])
 def test_w8_w18_an_item_without_a_key_ends_the_audit(text: str):
     with pytest.raises(AuditAbandoned):
         read_identity(msgspec.Raw(text.encode()))

@@ -20,6 +20,7 @@ from support.eventually import eventually
 from support.hostile.objects import BOOKMARK, CANARY, NO_EVENTS, Fate, corpus, document, watch_line
 from support.hostile.server import HostileServer
 from support.rigs.watcher import Rig, rig_for
+from support.rows import each_row
 
 TARGET = WatchTarget(parse_resource("v1/configmaps"))
 SOON = timedelta(seconds=15)
@@ -154,8 +155,8 @@ async def _has_ends(rig: Rig, number: int) -> bool:
     return len(await rig.ends()) >= number
 
 
-@pytest.mark.parametrize("is_custom", [False, True])
-@pytest.mark.parametrize("limit", [0, 500])
+@each_row("is_custom", [False, True])
+@each_row("limit", [0, 500])
 async def test_w2_w16_a_list_with_a_broken_item_is_read_whichever_way_it_is_written(
     limit: int, is_custom: bool
 ):

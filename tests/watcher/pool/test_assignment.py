@@ -6,13 +6,13 @@ from collections import Counter
 from random import Random
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleetbus_watcher.pool.assignment import Step, assign, capacity, next_step, weigh
 from fleetbus_watcher.pool.records import MemberRecord, MemberTracker
 from support.full import examples
+from support.rows import each_row
 
 NAMES = st.lists(st.text("abcdefgh0123456789-", min_size=1, max_size=12), max_size=60, unique=True)
 MEMBERS = st.lists(
@@ -51,12 +51,12 @@ def test_w22_every_member_comes_to_the_same_answer(
     assert assign(clusters, pool) == assign(mixed, others)
 
 
-@pytest.mark.parametrize("count", [2, 3, 5, 9, 20])
+@each_row("count", [2, 3, 5, 9, 20])
 def test_w22_no_member_has_much_more_than_the_mean(count: int):
     assert unevenness(assign(FLEET, members(count)), count) <= 1.3
 
 
-@pytest.mark.parametrize("count", [3, 5, 9])
+@each_row("count", [3, 5, 9])
 def test_w22_names_that_differ_in_one_digit_get_equal_shares_of_the_hash(count: int):
     """With FNV one of 9 such names got half of everything."""
     pool = members(count)
@@ -65,7 +65,7 @@ def test_w22_names_that_differ_in_one_digit_get_equal_shares_of_the_hash(count: 
     assert max(best.values()) <= 1.15 * len(clusters) / count
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
+@each_row("count", [1, 2, 3, 5, 8])
 def test_w22_who_joins_takes_his_share_and_little_else_moves(count: int):
     before, after = assign(FLEET, members(count)), assign(FLEET, members(count + 1))
     newcomer = f"r-{count}"
@@ -75,7 +75,7 @@ def test_w22_who_joins_takes_his_share_and_little_else_moves(count: int):
     assert len(moved) <= 1.3 * len(FLEET) / (count + 1) + len(to_others)
 
 
-@pytest.mark.parametrize("count", [2, 3, 5, 9])
+@each_row("count", [2, 3, 5, 9])
 def test_w22_who_leaves_leaves_his_clusters_and_little_else_moves(count: int):
     before, after = assign(FLEET, members(count)), assign(FLEET, members(count)[1:])
     moved = [name for name in FLEET if before[name] != after[name] and before[name] != "r-0"]
@@ -94,7 +94,7 @@ def test_w22_without_members_nobody_owns_anything():
 # --- what follows for one cluster -------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("holder", "is_held", "assigned", "is_running", "step"),
     [
         ("me", True, "me", True, Step.WORK),

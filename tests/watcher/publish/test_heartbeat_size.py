@@ -18,6 +18,7 @@ from fleetbus_watcher.publish.loss_detector import LossDetector
 from fleetbus_watcher.publish.publisher import Publisher
 from fleetbus_watcher.publish.replica_name import ReplicaName
 from support.rigs.watcher import Rig, rig_for
+from support.rows import each_row
 
 ROOM = 100_000
 
@@ -111,7 +112,7 @@ def test_w9_every_size_fits_and_nothing_is_left_out_without_need():
     assert fit(reported, full_size) is reported
 
 
-@pytest.mark.parametrize(
+@each_row(
     "fields",
     [
         {"message": "x" * ROOM},
@@ -123,7 +124,6 @@ def test_w9_every_size_fits_and_nothing_is_left_out_without_need():
         {"watch_set": WatchSet(served=[f"example.com/r{n:05}" for n in range(10_000)])},
         {"resources": [msgspec.structs.replace(failing(1), kind="x" * ROOM), failing(2)]},
     ],
-    ids=lambda fields: str(*fields),
 )
 def test_w9_no_part_of_a_heartbeat_makes_it_too_large(fields: dict[str, Any]):
     fitted = fit(msgspec.structs.replace(beat(failing(3)), **fields), ROOM)

@@ -35,6 +35,7 @@ from support.hostile.objects import (
     document,
     watch_line,
 )
+from support.rows import each_row
 from support.wire.samples import MESSAGE_KEY
 
 KEY = "core/configmaps"
@@ -118,7 +119,7 @@ def watched(line: bytes, of: Origin) -> Fate:
         return lost(e)
 
 
-@pytest.mark.parametrize("hostile", corpus(), ids=lambda each: each.title)
+@each_row("hostile", corpus())
 def test_w16_each_hostile_object_meets_its_fate_in_a_list_and_in_a_watch(hostile: Hostile):
     for of in ORIGINS:
         assert listed(hostile.body, of) is hostile.fate
@@ -126,7 +127,7 @@ def test_w16_each_hostile_object_meets_its_fate_in_a_list_and_in_a_watch(hostile
         assert watched(watch_line(hostile.body, b"DELETED"), of) is hostile.fate
 
 
-@pytest.mark.parametrize("title", NO_EVENTS)
+@each_row("title", NO_EVENTS)
 def test_w16_a_line_that_tells_nothing_sure_is_unreadable(title: str):
     splitter = LineSplitter()
     lines = splitter.feed(
@@ -145,7 +146,7 @@ def test_w16_an_error_event_that_cannot_be_read_is_raised_as_one():
             read(b'{"type":"ERROR","object":' + status + b"}")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each_row("seed", SEEDS)
 def test_w16_no_damage_to_a_line_costs_more_than_its_event(seed: int):
     random = Random(seed)
     full = document("a", "12", data=b'{"secret":"x","gone":[{"a":1}],"b":{"c":[1.0,"\\u00e9"]}}')
@@ -186,7 +187,7 @@ def _is_sound(line: bytes) -> bool:
         return False
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each_row("seed", SEEDS)
 def test_w8_a_damaged_list_is_refused_or_holds_what_it_says(seed: int):
     """Damage may spoil items, but none may go unseen: their number stays, or the list is none."""
     random = Random(seed)
@@ -205,9 +206,7 @@ def test_w8_a_damaged_list_is_refused_or_holds_what_it_says(seed: int):
     assert taken > 50
 
 
-@pytest.mark.parametrize(
-    "between", [b"", b",,", b",1,", b',"x",', b",[],", b",null,", b", garbage ,", b"}{"]
-)
+@each_row("between", [b"", b",,", b",1,", b',"x",', b",[],", b",null,", b", garbage ,", b"}{"])
 def test_w8_a_list_with_more_than_objects_between_its_brackets_is_none(between: bytes):
     splitter = ItemSplitter()
     splitter.feed(b'{"kind":"PodList","items":[{"a":1}' + between + b'{"b":2}],"x":[1]}')
@@ -234,7 +233,7 @@ def test_w16_chunks_may_end_at_each_byte_of_a_hostile_list_and_of_a_watch():
     assert items_read == LineSplitter().feed(lines)
 
 
-@pytest.mark.parametrize("tail", [b'\\"', b'"\\', b'"', b'{"', b"[{", b"]}"])
+@each_row("tail", [b'\\"', b'"\\', b'"', b'{"', b"[{", b"]}"])
 def test_w16_no_text_costs_its_length_squared(tail: bytes):
     document_ = b'{"items":[{"a":"' + tail * 100_000
     assert cut_object(document_) == {}

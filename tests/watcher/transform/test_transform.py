@@ -25,6 +25,7 @@ from fleetbus_watcher.transform.transform import VERSION, transform_of
 from support.eventually import eventually
 from support.processes.in_process_commands import one_line, status_of
 from support.rigs.watcher import Rig
+from support.rows import each_row
 
 PODS = "core/pods"
 HIDDEN = "<redacted>"
@@ -57,7 +58,7 @@ def transformed(obj: Any, *rules: Rule, key: str = PODS) -> Any:
 # --- paths ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "path"),
     [
         ("spec", ("spec",)),
@@ -73,7 +74,7 @@ def test_a_path_names_one_pattern_for_each_level(text: str, path: tuple[str, ...
     assert parse_path(text) == path
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         *("", ".", "a.", "a..b", "a[", "a[]", "a]b", "a[b]c", "[a].[b]", "a['b]", "a[''].b"),
@@ -183,7 +184,7 @@ def test_s1_bytes_beside_what_is_cut_stay_as_the_server_sent_them():
     assert done == b'{"kind":"X","metadata":{"name":"a"},"spec":{"b":{ "c" : 1.0 }}}'
 
 
-@pytest.mark.parametrize("path", ["spec.p", "spec.m.p", "spec.m[*]", "spec.l[*].p"])
+@each_row("path", ["spec.p", "spec.m.p", "spec.m[*]", "spec.l[*].p"])
 def test_s1_a_member_written_twice_is_hidden_twice(path: str):
     spec = b'{"p":"K","p":1,"m":{"p":"K"},"m":{"p":1},"l":[{"p":"K","p":1}]}'
     fields = read_map(b'{"kind":"X","metadata":{"name":"a"},"spec":' + spec + b"}")
@@ -199,7 +200,7 @@ def test_managed_fields_are_kept_for_whom_they_are_wanted():
     assert "managedFields" not in transformed(POD)["metadata"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pattern", "key", "fits"),
     [
         ("*", "apps/deployments", True),

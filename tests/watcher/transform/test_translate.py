@@ -18,6 +18,7 @@ from fleetbus_proto.subjects import Verb
 from fleetbus_watcher.errors import Unpublishable
 from fleetbus_watcher.transform.transform import transform_of
 from fleetbus_watcher.transform.translate import Origin, from_list, from_watch
+from support.rows import each_row
 
 ORIGIN = Origin(
     cluster="eu1",
@@ -102,7 +103,7 @@ def patch(path: str, value: object) -> object:
     return {"clusters": [{"name": "t1", "action": action}]}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "spec",
     [
         {"template": SECRET},
@@ -144,7 +145,7 @@ def test_s1_an_escaped_spelling_of_the_kind_does_not_hide_it():
     assert CANARY.encode() not in event.object
 
 
-@pytest.mark.parametrize("spec", [None, {}, {"template": PLAIN, "customize": patch("/a/b", 1)}])
+@each_row("spec", [None, {}, {"template": PLAIN, "customize": patch("/a/b", 1)}])
 def test_templates_that_are_no_secrets_stay_as_they_are(spec: object):
     item = of_templates(spec)
     event = from_list(item, TEMPLATES, RANK)
@@ -167,14 +168,13 @@ def test_w6_a_deletion_seen_through_a_selector_is_marked():
     assert not from_watch(change(WATCHED, WatchType.DELETED), ORIGIN, RANK).left_selection
 
 
-@pytest.mark.parametrize(
+@each_row(
     "item",
     [
         LISTED.replace(b'{"b": 1.0', b'{"b":"\xff\xfe"'),
         LISTED.replace(b'"spec":{', b'"spec":{"deep":' + b"[" * 5000 + b"]" * 5000 + b","),
         LISTED.replace(b'"annotations":{"x":"\\u00e9<&",', b'"annotations":[{"x":1}],"y":{'),
     ],
-    ids=["not-utf8", "too-deep", "odd-annotations"],
 )
 def test_w16_an_object_that_cannot_be_transformed_goes_without_its_body(item: bytes):
     event = from_list(msgspec.Raw(item), ORIGIN, RANK)
@@ -183,7 +183,7 @@ def test_w16_an_object_that_cannot_be_transformed_goes_without_its_body(item: by
     assert (event.name, event.namespace, event.resource_version) == ("a", "n", "12")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "item",
     [
         b"{}",

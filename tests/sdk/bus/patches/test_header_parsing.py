@@ -9,6 +9,7 @@ from nats.aio.client import Client
 
 from fleetbus.bus.connection import connected
 from fleetbus.bus.patches.header_parsing import read_header_lines
+from support.rows import each_row
 
 AS_NATS_PY = vars(Client)["_parse_header_lines"].__func__
 
@@ -27,9 +28,7 @@ def test_b10_headers_are_read_as_nats_py_reads_them(lines: list[tuple[str, str, 
     assert read_header_lines(raw) == AS_NATS_PY(raw)
 
 
-@pytest.mark.parametrize(
-    "raw", [b"a: \xff\xfe\r\n\r\n", b"a: \xe2\x82\r\nb: 1\r\n\r\n", b"\xff: 1\r\n"]
-)
+@each_row("raw", [b"a: \xff\xfe\r\n\r\n", b"a: \xe2\x82\r\nb: 1\r\n\r\n", b"\xff: 1\r\n"])
 def test_b10_what_is_no_text_is_read_as_nats_py_reads_it(raw: bytes):
     assert read_header_lines(raw) == AS_NATS_PY(raw)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import pytest
-
 from fleetbus.bus.patches.writelines import is_affected, patch_transport, patch_writelines
+from support.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "expected"),
     [
         ((3, 11, 7), False),

@@ -18,6 +18,7 @@ from fleetbus.clusters.providers.build import build_provider
 from fleetbus.clusters.providers.cluster import JOINED_UID, ClusterProvider, infos_of
 from fleetbus.kube.connection.config import KubeConfig, read_upload, server_of
 from fleetbus.process.settings import ProviderSettings
+from support.rows import each_row
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -107,7 +108,7 @@ async def test_s7_secrets_are_read_in_the_namespace_of_the_option_only():
 JOINED: dict[str, Any] = {"annotations": {JOINED_UID: "joined"}}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("metadata", "status", "uid"),
     [
         ({}, {}, ""),

@@ -26,6 +26,7 @@ from support.rigs.hub_providers import (
     servers_of,
     telling,
 )
+from support.rows import each_row
 
 # --- secrets --------------------------------------------------------------------------------------
 
@@ -297,7 +298,7 @@ async def test_the_plugin_of_a_profile_sees_the_cluster(
 # --- options --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "options", "message"),
     [
         ("secrets", {}, "provider 'secrets': field 'namespace' must be a string"),
@@ -316,7 +317,7 @@ def test_a_wrong_option_is_named(kind: str, options: dict[str, Any], message: st
         build_provider(ProviderSettings.model_validate({"type": kind, **options}), None)
 
 
-@pytest.mark.parametrize("kind", ["secrets", "cluster-api", "cluster-inventory"])
+@each_row("kind", ["secrets", "cluster-api", "cluster-inventory"])
 def test_each_provider_can_be_asked_for_by_its_type(kind: str):
     options = {"namespace": "fleet"}
     assert (

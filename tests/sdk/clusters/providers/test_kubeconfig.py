@@ -28,6 +28,7 @@ from fleetbus.kube.connection.config import server_of
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import check_cluster
 from support.eventually import eventually
+from support.rows import each_row
 
 QUICK = timedelta(milliseconds=10)
 
@@ -179,7 +180,7 @@ def test_a_path_in_a_home_that_does_not_exist_is_a_configuration_error():
         KubeconfigProvider(["~no-such-user/k"])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("context", "name"),
     [
         ("kind-main", "kind-main"),
@@ -193,7 +194,7 @@ def test_a_contexts_name_becomes_a_legal_cluster_name(context: str, name: str):
     assert cluster_name(context) == name
 
 
-@pytest.mark.parametrize("context", ["", "---", "___", "é☃"])
+@each_row("context", ["", "---", "___", "é☃"])
 def test_a_context_of_which_nothing_is_left_has_no_name(context: str):
     with pytest.raises(InvalidName):
         cluster_name(context)

@@ -23,6 +23,7 @@ from fleetbus.clusters.providers.secrets import SecretsProvider
 from fleetbus.errors import ConfigError
 from fleetbus.kube.connection.config import KubeConfig, read_upload, upload_refusal
 from fleetbus.kube.connection.yaml_document import parse_yaml
+from support.rows import each_row
 
 
 def document(**changes: Any) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def test_s7_a_bomb_of_aliases_is_refused_at_once():
     assert time.monotonic() - started < 1
 
 
-@pytest.mark.parametrize("bracket", ["[", "{a: ", "- "])
+@each_row("bracket", ["[", "{a: ", "- "])
 def test_s7_depth_is_refused_before_the_parser_of_c_overflows_its_stack(bracket: str):
     with pytest.raises(ValueError, match="nested more than 64 levels deep"):
         parse_yaml(bracket * 50_000)
@@ -80,10 +81,7 @@ NOT_STRINGS: Final[list[tuple[dict[str, Any], str]]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    NOT_STRINGS,
-)
+@each_row(("changes", "reason"), NOT_STRINGS)
 def test_s7_names_and_credentials_are_strings(changes: dict[str, Any], reason: str):
     assert reason in upload_refusal(KubeConfig(json.dumps(document(**changes))))
 

@@ -13,6 +13,7 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.address import AddressPolicy
 from fleetbus.kube.connection.config import KubeConfig, connect, upload_refusal
 from fleetbus_emulator.apiserver import Cluster, serve
+from support.rows import each_row
 
 STRICT: Final = AddressPolicy(http=False, loopback=False)
 OPEN: Final = AddressPolicy(http=True, loopback=True)
@@ -74,19 +75,19 @@ FINE: Final = [
 ]
 
 
-@pytest.mark.parametrize("url", NEVER)
-@pytest.mark.parametrize("policy", [STRICT, OPEN])
+@each_row("url", NEVER)
+@each_row("policy", [STRICT, OPEN])
 def test_s7_an_address_that_no_field_allows(policy: AddressPolicy, url: str):
     assert policy.refusal(url)
 
 
-@pytest.mark.parametrize("url", LOOPBACK)
+@each_row("url", LOOPBACK)
 def test_s7_loopback_is_for_development_and_plain_http_is_allowed_there(url: str):
     assert "FLEETBUS_ALLOW_LOOPBACK" in STRICT.refusal(url)
     assert AddressPolicy(http=False, loopback=True).refusal(url) == ""
 
 
-@pytest.mark.parametrize("url", FINE)
+@each_row("url", FINE)
 def test_s7_an_ordinary_address_is_allowed(url: str):
     assert STRICT.refusal(url) == ""
 

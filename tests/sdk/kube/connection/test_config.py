@@ -27,6 +27,7 @@ from fleetbus.kube.connection.config import (
     upload_refusal,
 )
 from fleetbus.kube.connection.kubeconfig_document import Document
+from support.rows import each_row
 
 SECRET = "s3cret-t0ken"
 _KEYS = ["name", "context", "cluster", "user", "clusters", "contexts", "users", "current-context"]
@@ -155,7 +156,7 @@ def test_an_unknown_context_is_named_beside_the_known_ones(tmp_path: pathlib.Pat
         read_kube_config(path, "c")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("config", "reason"),
     [
         (_config(**{"current-context": ""}), "no current-context"),
@@ -238,7 +239,7 @@ def test_a_date_in_a_document_does_not_stop_it_and_an_endless_loop_is_refused():
 # --- uploads ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("config", "field"),
     [
         (_user(exec={"command": "sh"}), "exec"),
@@ -263,7 +264,7 @@ def test_s7_an_entry_that_no_context_names_is_looked_at_too():
     assert "'other'" in upload_refusal(_config(users=users))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "config",
     [
         _config(users=[{"name": "ua", "user": [1]}]),
@@ -341,7 +342,7 @@ async def test_the_proxy_of_the_document_is_used():
     assert connection.proxy == "http://proxy:3128"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "config",
     [
         _config("nowhere"),

@@ -25,6 +25,7 @@ from fleetbus_emulator.apiserver.faults import Delay, DropEvents, Fail, Hang
 from support.api.chart import crds
 from support.api.custom_resource_definitions import CRDS
 from support.eventually import eventually
+from support.rows import each_row
 
 NAMESPACE = "fleet"
 SECRETS, MAPS, CLUSTERS = "v1/secrets", "v1/configmaps", "fleetbus.dev/v1alpha1/clusters"
@@ -188,8 +189,8 @@ def named(name: str) -> dict[str, str]:
     return {"name": name, "namespace": "default"}
 
 
-@pytest.mark.parametrize("server", ["https://169.254.169.254", "http://eu1.example.com"])
-@pytest.mark.parametrize("kind", ["secrets", "cluster"])
+@each_row("server", ["https://169.254.169.254", "http://eu1.example.com"])
+@each_row("kind", ["secrets", "cluster"])
 async def test_s7_access_data_that_are_read_anew_lead_no_further_than_others(
     kind: str, server: str
 ):

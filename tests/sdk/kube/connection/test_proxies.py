@@ -17,6 +17,7 @@ from fleetbus.errors import Unreachable
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig, connect, upload_refusal
 from fleetbus_emulator.apiserver import ApiServers, Cluster, serve
+from support.rows import each_row
 
 
 @dataclass
@@ -98,7 +99,7 @@ async def test_a_proxy_that_is_away_is_unreachable():
             await client.get_json("/version")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("proxy", "reason"),
     [
         ("http://squid.example.org:3128", ""),

@@ -26,6 +26,7 @@ from fleetbus.kube.requests import Call
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_emulator.apiserver.faults import Fail, Hang
 from fleetbus_proto.resources import parse_resource
+from support.rows import each_row
 
 MAPS = "v1/configmaps"
 TARGET = WatchTarget(parse_resource("v1/pods"))
@@ -181,7 +182,7 @@ WAYS: dict[str, Callable[[KubeClient], Awaitable[object]]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each_row("way", WAYS)
 async def test_q9_every_way_to_get_no_answer_names_the_cluster(way: str) -> None:
     async with careless_proxy() as client:
         with pytest.raises(errors.Unreachable) as caught:

@@ -29,6 +29,7 @@ from fleetbus.kube.list_watch.reflect import (
 from fleetbus_emulator.apiserver import Cluster, CutWatch, Expire, Fail, serve
 from fleetbus_proto.resources import parse_resource
 from support.eventually import eventually
+from support.rows import each_row
 
 TARGET = WatchTarget(parse_resource("v1/configmaps"))
 QUICK = BackoffPolicy(first=timedelta(milliseconds=10), cap=timedelta(milliseconds=50))
@@ -164,8 +165,8 @@ async def test_w2_an_expired_page_is_gone(cluster: Cluster, client: KubeClient):
         await exhaust(client, limit=2)
 
 
-@pytest.mark.parametrize("limit", [0, 500])
-@pytest.mark.parametrize(
+@each_row("limit", [0, 500])
+@each_row(
     "body",
     [
         b"",
@@ -175,7 +176,6 @@ async def test_w2_an_expired_page_is_gone(cluster: Cluster, client: KubeClient):
         b'{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"5"},"items":[{}',
         b'{"kind":"ConfigMapList","apiVersion":"v1","items":[]}',
     ],
-    ids=["empty", "html", "status", "no-version", "cut", "no-metadata"],
 )
 async def test_w8_an_answer_that_is_no_list_is_an_error(body: bytes, limit: int):
     async with answering(body) as client:
@@ -226,7 +226,7 @@ async def test_w16_unreadable_lines_do_not_end_the_watch():
     assert found[4].object is not None
 
 
-@pytest.mark.parametrize("code", ["410", '"410"', "null"])
+@each_row("code", ["410", '"410"', "null"])
 async def test_an_error_event_is_raised_whatever_it_holds(code: str):
     line = f'{{"type":"ERROR","object":{{"kind":"Status","code":{code},"reason":"Expired"}}}}\n'
     errors: list[KubeError] = []
