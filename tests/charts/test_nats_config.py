@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from fleetbus.bus.connection import Bus, connected, subscribed
 from fleetbus.bus.durables import consumer_info, ensure_consumer
 from fleetbus.bus.jetstream import (
     StreamLimits,
+    call_jetstream,
     ensure_bucket,
     ensure_distribution,
     ensure_prior_states,
@@ -41,6 +43,8 @@ from support.servers.nats_refusals import refusals
 from support.servers.rendered_servers import RenderedNats, nats_config, rendered_nats
 
 FLEET = VALUES["everything"]
+DOCS = Path(__file__).parents[2] / "docs"
+ROOMY = {"size": "64Gi"}
 USERS = [
     *("watcher-hub", "watcher-eu1", "pool", "projector", "distributor"),
     *("reconciler-shop", "reconciler-mail", "subscriber-audit", "subscriber-other", "operator"),
@@ -353,6 +357,32 @@ async def test_b12_the_server_has_room_for_all_that_the_projector_creates(
         await ensure_distribution(hub, limits)
         await ensure_prior_states(hub, limits)
         await ensure_bucket(hub, limits)
+
+
+@pytest.mark.parametrize("page", ["alerts.md", "upgrade.md"])
+async def test_b12_the_documented_edits_leave_nothing_that_a_projector_refuses(
+    page: str, tmp_path: Path
+):
+    text = (DOCS / "operations" / page).read_text()
+    edits = re.findall(r"stream edit (\w+) --max-bytes (\d+)GB", text)
+    sizes = {stream: int(size) * 1024**3 for stream, size in edits}
+    limits = StreamLimits(max_bytes=sizes[STREAM], bucket_bytes=2 * 1024**2)
+    values = {**FLEET, "nats": {"streamBytes": limits.max_bytes, "embedded": {"storage": ROOMY}}}
+    async with (
+        rendered_nats(values, tmp_path) as server,
+        connected(server.access("projector"), name="projector") as hub,
+        connected(server.access("operator"), name="operator") as operator,
+    ):
+        before = StreamLimits(max_bytes=2 * 1024**2, bucket_bytes=1024**2)
+        for ensure in (ensure_stream, ensure_prior_states, ensure_distribution):
+            await ensure(hub, before)
+        for stream in (STREAM, PRIOR_STREAM):
+            info = await stream_info(operator, stream)
+            assert info is not None
+            config = info["config"] | {"max_bytes": sizes[stream]}
+            await call_jetstream(operator, f"STREAM.UPDATE.{stream}", config)
+        for ensure in (ensure_stream, ensure_prior_states, ensure_distribution):
+            await ensure(hub, limits)
 
 
 def test_s9_three_servers_know_each_other_and_every_configuration_is_accepted(tmp_path: Path):

@@ -1,23 +1,35 @@
-"""Checks of NATS: the server, the stream, the bucket, and who reads the stream."""
+"""Checks of NATS: the server, the streams, the bucket, and who reads the stream of events."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.durable_names import PROJECTOR
 from fleetbus.bus.durables import consumer_info, durables_of, is_read, registered_controllers
-from fleetbus.bus.jetstream import Misconfigured, check_bucket, check_stream, stream_info
+from fleetbus.bus.jetstream import (
+    Misconfigured,
+    check_bucket,
+    check_distribution,
+    check_prior_states,
+    check_stream,
+    stream_info,
+)
 from fleetbus.process.human_time import render_duration
 from fleetbus_cli.doctor.findings import Finding, as_warning, error, ok, warning
 from fleetbus_proto.keys import KV_BUCKET
-from fleetbus_proto.subjects import STREAM
+from fleetbus_proto.subjects import DISTRIBUTION_STREAM, PRIOR_STREAM, STREAM
+
+_Check: TypeAlias = Callable[[Mapping[str, Any]], None]
 
 _SHORT: Final = timedelta(hours=1)
 _FULL: Final = 0.9
 _BEHIND: Final = 10_000
+_MAY_BE_FULL: Final = frozenset({DISTRIBUTION_STREAM, PRIOR_STREAM})
+"""They keep what fits: nothing waits for what they drop."""
 
 
 async def check_nats(bus: Bus, *, is_dev: bool = False) -> AsyncIterator[Finding]:
@@ -32,27 +44,41 @@ async def check_nats(bus: Bus, *, is_dev: bool = False) -> AsyncIterator[Finding
     """
     version = bus.nc.connected_server_version
     yield ok("nats", f"nats-server {version.major}.{version.minor}.{version.patch}")
-    missing: list[str] = []
+    events = await stream_info(bus, STREAM)
+    bucket = await stream_info(bus, f"KV_{KV_BUCKET}")
+    for finding in _stream("stream", STREAM, events, check_stream):
+        yield finding
+    # Their size and replicas follow the stream of events, so one that was edited alone is wrong.
     for about, name, check in (
-        ("stream", STREAM, check_stream),
-        ("bucket", f"KV_{KV_BUCKET}", check_bucket),
+        ("prior states", PRIOR_STREAM, check_prior_states),
+        ("distribution", DISTRIBUTION_STREAM, check_distribution),
     ):
-        info = await stream_info(bus, name)
-        if info is None:
-            advice = "start the projector (`fleetbus-reconciler`), which creates it"
-            yield error(about, f"{name} does not exist", advice)
-            missing.append(name)
-            continue
-        yield _configuration(about, name, check, info)
-        for finding in _servers(about, info):
+        like = partial(check, events=events["config"]) if events is not None else None
+        for finding in _stream(about, name, await stream_info(bus, name), like):
             yield finding
-        yield _room(about, name, info)
-    if not missing:
+    for finding in _stream("bucket", f"KV_{KV_BUCKET}", bucket, check_bucket):
+        yield finding
+    if events is not None and bucket is not None:
         async for finding in _readers(bus, is_dev=is_dev):
             yield finding
 
 
-def _configuration(about: str, name: str, check: Any, info: Mapping[str, Any]) -> Finding:
+def _stream(
+    about: str, name: str, info: Mapping[str, Any] | None, check: _Check | None
+) -> Iterator[Finding]:
+    """What a stream shows; without a check only its servers and whether it exists."""
+    if info is None:
+        advice = "start the projector (`fleetbus-reconciler`), which creates it"
+        yield error(about, f"{name} does not exist", advice)
+        return
+    if check is not None:
+        yield _configuration(about, name, check, info)
+    yield from _servers(about, info)
+    if name not in _MAY_BE_FULL:
+        yield _room(about, name, info)
+
+
+def _configuration(about: str, name: str, check: _Check, info: Mapping[str, Any]) -> Finding:
     try:
         check(info["config"])
     except Misconfigured as e:
@@ -95,8 +121,9 @@ def _room(about: str, name: str, info: Mapping[str, Any]) -> Finding:
     return warning(
         about,
         f"{name} holds the events of only {render_duration(window.total_seconds())}: {share}",
-        "raise FLEETBUS_RECONCILER_STREAM_MAX_BYTES, and edit the stream with `nats stream edit`:"
-        " after a longer outage, a watcher or consumer causes a list of everything",
+        f"raise FLEETBUS_RECONCILER_STREAM_MAX_BYTES, and edit {STREAM} and {PRIOR_STREAM} with"
+        " `nats stream edit` (docs/operations/upgrade.md): after a longer outage, a watcher or"
+        " consumer causes a list of everything",
     )
 
 

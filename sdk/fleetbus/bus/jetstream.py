@@ -115,6 +115,28 @@ def check_bucket(config: Mapping[str, Any]) -> None:
     check_echo(f"stream KV_{KV_BUCKET}", _bucket_config(_limits_of(config)), config)
 
 
+def check_prior_states(config: Mapping[str, Any], events: Mapping[str, Any]) -> None:
+    """Check the stream of replaced states, whose limits follow those of the stream of events.
+
+    Args:
+        config: of this stream.
+        events: the configuration of the stream of events.
+
+    Raises:
+        Misconfigured: a field differs.
+    """
+    check_echo(f"stream {PRIOR_STREAM}", _prior_config(_limits_of(events)), config)
+
+
+def check_distribution(config: Mapping[str, Any], events: Mapping[str, Any]) -> None:
+    """Check the stream of distribution events and votes, as `check_prior_states` does.
+
+    Raises:
+        Misconfigured: a field differs.
+    """
+    check_echo(f"stream {DISTRIBUTION_STREAM}", _distribution_config(_limits_of(events)), config)
+
+
 async def stream_info(bus: Bus, name: str = STREAM) -> dict[str, Any] | None:
     """The server's description of a stream; None if there is none."""
     try:
