@@ -329,8 +329,13 @@ def test_twice_in_metadata_is_refused(api: Api, space: Space, name: str):
         f'.metadata.finalizers: {TWICE} [="a.b/c"]',
         f'.metadata.ownerReferences: {TWICE} [uid="1"]',
     ]
-    expected = duplicates(*texts).format(space.namespace, name, "/v1, Kind=ConfigMap")
-    assert (reply.status, reply.message) == (500, expected)
+    # A real server names the fields in the order of a Go map, another one each time.
+    expected = {
+        duplicates(*order).format(space.namespace, name, "/v1, Kind=ConfigMap")
+        for order in (texts, texts[::-1])
+    }
+    assert reply.status == 500
+    assert reply.message in expected
 
 
 def test_twice_in_a_custom_resource_is_refused(api: Api, space: Space, name: str, one: str):
