@@ -124,14 +124,14 @@ def may(calls: Calls, component: str, verb: str, resource: str, namespace: str, 
     return bool(reply.document["status"]["allowed"])
 
 
-@pytest.mark.parametrize(("component", "verb", "resource", "namespace", "name"), OWN)
+@each_row(("component", "verb", "resource", "namespace", "name"), OWN)
 def test_s7_a_component_may_what_it_does(
     calls: Calls, component: str, verb: str, resource: str, namespace: str, name: str
 ):
     assert may(calls, component, verb, resource, namespace, name)
 
 
-@pytest.mark.parametrize("component", COMPONENTS)
+@each_row("component", COMPONENTS)
 def test_s7_no_component_may_what_it_does_not(calls: Calls, component: str):
     """Nor does the query API, for a join (rule A7)."""
     assert [call for call in FORBIDDEN if may(calls, component, *call)] == []

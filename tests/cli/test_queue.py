@@ -26,6 +26,7 @@ from fleetbus_cli.app import app
 from fleetbus_cli.main import main
 from fleetbus_proto.keys import SnapshotKeys
 from support.processes.in_process_commands import status_of
+from support.rows import each_row
 from support.stores.workqueue import RedisRig, named
 
 if TYPE_CHECKING:
@@ -283,7 +284,7 @@ async def names(queue: Queue) -> list[str]:
     return sorted(lease.request.name for lease in await queue.take(10))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "status", "message"),
     [
         (["nosuch"], 1, "controller 'nosuch' has no queue; known: copier"),

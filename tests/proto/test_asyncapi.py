@@ -53,7 +53,7 @@ def test_the_file_is_what_the_code_says(document: dict[str, Any]):
     assert document == asyncapi.document(), "run `make golden`"
 
 
-@pytest.mark.parametrize("name", sorted(GOLDEN))
+@each_row("name", sorted(GOLDEN))
 def test_every_vector_is_valid(document: dict[str, Any], name: str):
     message = GOLDEN[name]
     kind = type(message).__name__
@@ -65,7 +65,7 @@ def test_every_vector_is_valid(document: dict[str, Any], name: str):
     )
 
 
-@pytest.mark.parametrize("name", sorted(GOLDEN))
+@each_row("name", sorted(GOLDEN))
 def test_every_vector_has_the_address_of_its_channel(document: dict[str, Any], name: str):
     message = GOLDEN[name]
     (address,) = [

@@ -22,6 +22,7 @@ from fleetbus_proto.distribution import (
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat, Message
 from fleetbus_proto.subjects import decode_token, encode_token, epochs_subject, event_subject
 from fleetbus_proto.subjects import status_subject as heartbeat_subject
+from support.rows import each_row
 from support.wire.samples import DISTRIBUTION, GOLDEN, MESSAGE_KEY
 
 FOLDER = Path(__file__).parents[2] / "proto" / "golden"
@@ -99,25 +100,25 @@ def test_what_the_distributor_tells_is_encoded_byte_for_byte_as_in_its_vector(go
     assert decode_distribution_event(body) == DISTRIBUTION
 
 
-@pytest.mark.parametrize("name", sorted(GOLDEN))
+@each_row("name", sorted(GOLDEN))
 def test_a_message_is_encoded_byte_for_byte_as_in_its_vector(golden: Path, name: str):
     assert codec.encode(GOLDEN[name]) == (golden / f"{name}.msgpack").read_bytes()
 
 
-@pytest.mark.parametrize("name", sorted(GOLDEN))
+@each_row("name", sorted(GOLDEN))
 def test_a_vector_is_read_and_written_back_byte_for_byte(golden: Path, name: str):
     body = (golden / f"{name}.msgpack").read_bytes()
     assert codec.decode(body) == GOLDEN[name]
     assert codec.encode(codec.decode(body)) == body
 
 
-@pytest.mark.parametrize("name", sorted(GOLDEN))
+@each_row("name", sorted(GOLDEN))
 def test_subject_headers_and_fields_are_those_of_the_readable_vector(golden: Path, name: str):
     text = (golden / f"{name}.json").read_text(encoding="ascii")
     assert text == _text(_readable(GOLDEN[name]))
 
 
-@pytest.mark.parametrize("name", sorted(GOLDEN))
+@each_row("name", sorted(GOLDEN))
 def test_the_readable_vector_packed_by_another_library_is_the_same_message(golden: Path, name: str):
     # Not byte for byte: msgpack has several ways to write the length of a map.
     body = json.loads((golden / f"{name}.json").read_text(encoding="ascii"))["body"]

@@ -15,6 +15,7 @@ from fleetbus.snapshot import (
 from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_query_api.catalog.catalog import Catalog, KnownFleet
 from fleetbus_query_api.responses.problem import NotFoundProblem
+from support.rows import each_row
 
 WIDGETS = ResourceRecord(
     group="example.com",
@@ -43,7 +44,7 @@ async def fleet(redis: Redis) -> KnownFleet:
     return await Catalog(reader).fleet()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "key"),
     [
         ("wd", "example.com/widgets"),

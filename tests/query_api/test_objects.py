@@ -10,6 +10,7 @@ import pytest
 from fleetbus_query_api.fields import pages as pages_by_field
 from fleetbus_query_api.objects import listing
 from fleetbus_query_api.responses.openapi import ListModel, ObjectModel
+from support.rows import each_row
 from support.stores.snapshot import Source
 
 if TYPE_CHECKING:
@@ -77,9 +78,7 @@ async def test_filters_can_be_combined(fleet: QueryApi):
         assert await fleet.names(**query) == expected, query
 
 
-@pytest.mark.parametrize(
-    "query", [{}, {"labelSelector": "app=web"}, {"fieldSelector": "status.phase!=Failed"}]
-)
+@each_row("query", [{}, {"labelSelector": "app=web"}, {"fieldSelector": "status.phase!=Failed"}])
 async def test_pages_put_together_are_the_whole_list(fleet: QueryApi, query: dict[str, str]):
     all_names = await fleet.names(**query)
     for limit in (1, 2, 4, 6, 1000):

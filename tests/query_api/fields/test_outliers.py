@@ -86,7 +86,7 @@ async def test_a4_a_cluster_with_an_unreadable_object_is_incomplete(api: QueryAp
     assert [item["name"] for item in answer["items"]] == ["web"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("left", "right", "expected"),
     [
         ({"a": {"b": 1}}, {"a": 2}, {"spec.a": ['{"b":1}', 2]}),

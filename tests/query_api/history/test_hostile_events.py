@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from support.rows import each_row
 from support.stores.recorded_past import pod
 from support.stores.snapshot import Source
 
@@ -31,7 +32,7 @@ def marked(**owner: Any) -> bytes:
     return pod("web", 10, annotations={"fleetbus.dev/owner": text})
 
 
-@pytest.mark.parametrize(
+@each_row(
     "event",
     [
         EU1.added("web", 10, body=b"[1]"),
@@ -54,7 +55,6 @@ def marked(**owner: Any) -> bytes:
         msgspec.structs.replace(EU1.modified("web", 10), observed_at="9999-12-31T23:59:59-14:00"),
         msgspec.structs.replace(EU1.modified("web", 10), observed_at="0001-01-01T00:00:00+14:00"),
     ],
-    ids=lambda event: f"{event.verb} {event.observed_at} {event.object[:60]}",
 )
 async def test_a9_a_malformed_event_breaks_no_answer(past_api: PastApi, event: Any):
     start = await past_api.past.now()

@@ -12,6 +12,7 @@ from fleetbus.kube.connection.config import KubeConfig, read_kube_config
 from fleetbus_emulator.apiserver import Cluster, User, serve
 from fleetbus_query_api.membership.caller import as_caller
 from support.rigs.membership import CLUSTERS, MembershipRig, kubeconfig, membership_rig
+from support.rows import each_row
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -44,7 +45,7 @@ async def test_t20_without_users_a_cluster_joins_and_leaves(open_rig: Membership
     assert (await open_rig.unjoin("", "c3")).status_code == 404
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("headers", "status"),
     [
         ({"Origin": "https://evil.example"}, 403),

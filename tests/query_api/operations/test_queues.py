@@ -13,6 +13,7 @@ from fleetbus.workqueue import Add, Priority
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_query_api.operations.models import HeldDeletionsModel, QueueListModel
 from support.rigs.secured_api import grant, rule, secured_api
+from support.rows import each_row
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -94,7 +95,7 @@ async def test_d8_held_deletions_are_those_of_the_hub(api: QueryApi, redis: Redi
     assert list(body["freshness"]) == ["hub"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         b'{"metadata":{},"status":{"held":{"objects":"x","clusters":5},"conditions":[5]}}',

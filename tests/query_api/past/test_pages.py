@@ -13,6 +13,7 @@ from fleetbus_query_api.past import pages as past_pages
 from fleetbus_query_api.past import steps
 from fleetbus_query_api.past.states import PastStates
 from fleetbus_query_api.requests.paging import PastPosition
+from support.rows import each_row
 from support.stores.recorded_past import pod
 from support.stores.snapshot import Source
 
@@ -65,7 +66,7 @@ async def test_a8_few_large_objects_of_the_past_are_read_at_a_time(
     assert sizes == [10, 10, 10, 50, 10, 10, 10, 10]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "made_up",
     [
         {"key": b"\xff\xfe"},
@@ -76,7 +77,6 @@ async def test_a8_few_large_objects_of_the_past_are_read_at_a_time(
         {"at": -(10**18)},
         {"at": 200_000_000_000_000_000},
     ],
-    ids=str,
 )
 async def test_a9_a_token_that_somebody_has_made_up_is_refused_or_leads_nowhere(
     past_api: PastApi, made_up: dict[str, Any]

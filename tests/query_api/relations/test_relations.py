@@ -11,6 +11,7 @@ from fleetbus.ownership import OWNER_ANNOTATION, OWNER_UID_LABEL, Owner
 from fleetbus_query_api.responses.openapi import ChildrenModel, OwnersModel, WhereModel
 from support.rigs.query_api import QueryApi
 from support.rigs.secured_api import grant, rule, secured_api
+from support.rows import each_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,7 +95,7 @@ async def test_a_name_is_found_among_many_namespaces(api: QueryApi):
     assert len(await found(api, name="o1")) == 13
 
 
-@pytest.mark.parametrize("query", [{}, {"name": ""}, {"name": "a/b"}, {"name": "a", "limit": 0}])
+@each_row("query", [{}, {"name": ""}, {"name": "a/b"}, {"name": "a", "limit": 0}])
 async def test_a8_a_name_that_is_none_is_400(fleet: QueryApi, query: dict[str, str]):
     assert (await fleet.get(WHERE, **query)).status_code == 400
 

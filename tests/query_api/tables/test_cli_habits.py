@@ -205,7 +205,7 @@ async def test_it_is_said_that_secrets_are_not_watched(fleet: QueryApi, run: Run
     assert "SECRETS" not in other.err
 
 
-@pytest.mark.parametrize("word", ["events", "ev", "events.events.k8s.io", "v1/events"])
+@each_row("word", ["events", "ev", "events.events.k8s.io", "v1/events"])
 async def test_it_is_said_how_events_are_watched(fleet: QueryApi, run: Run, word: str):
     await fleet.add_cluster("c3", "core/services")
     ended = await run("get", word)

@@ -10,6 +10,7 @@ from fleetbus.snapshot import ResourceRecord, ResourceState
 from fleetbus.snapshot.records import ClusterRecord
 from support.eventually import eventually
 from support.rigs.watch_client import WatchClient, watching
+from support.rows import each_row
 from support.stores.snapshot import Source
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ async def test_a6_no_initial_events_can_be_asked_for(fleet: QueryApi):
         await watch.has("ADDED new")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("query", "text"),
     [
         (

@@ -17,6 +17,7 @@ from fleetbus.clusters.providers.file import FileProvider, read_clusters
 from fleetbus.errors import ConfigError
 from fleetbus.kube.connection.config import server_of
 from support.eventually import eventually
+from support.rows import each_row
 
 QUICK = timedelta(milliseconds=10)
 
@@ -107,7 +108,7 @@ def test_a_kubeconfig_is_found_beside_the_file_in_home_and_anywhere(
     assert servers == ["https://h:1", "https://home", "https://h:1"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("entry", "field"),
     [
         (_plain(name="EU_1"), "clusters.1.name: "),

@@ -108,7 +108,7 @@ def config(server: str, *, http: bool = False, proxy: str = "") -> KubeConfig:
     return KubeConfig(json.dumps(document), http=http)
 
 
-@pytest.mark.parametrize("url", [*NEVER, *LOOPBACK])
+@each_row("url", [*NEVER, *LOOPBACK])
 def test_s7_an_upload_with_such_an_address_is_refused(url: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("FLEETBUS_ALLOW_LOOPBACK", raising=False)
     assert upload_refusal(config(url)).startswith("kubeconfig: server: ")

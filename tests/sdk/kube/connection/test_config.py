@@ -111,7 +111,7 @@ def test_a_name_that_yaml_reads_as_a_number_is_a_name():
     assert server_of(by_context(config)["2024"]) == "http://h"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "reason"),
     [
         ("", "has no field 'clusters'"),
