@@ -206,6 +206,13 @@ async def api(
         assert "token-of-" not in child.log.read_text(), "a token is in the log"
 
 
+@pytest.fixture
+async def secured(redis: Redis, valkey_url: str, tmp_path: Path) -> AsyncGenerator[SecuredApi]:
+    """An API in this process, for what needs no past."""
+    async with secured_api(redis, valkey_url, tmp_path) as server:
+        yield await server.start()
+
+
 def shown(answer: httpx.Response) -> Any:
     """The names that an answer shows; its status if it shows no list."""
     if answer.headers["content-type"] == "application/x-ndjson":
@@ -355,14 +362,14 @@ async def test_a1_every_endpoint_with_every_credential(api: SecuredApi):
             assert actual == expected, (token, path)
 
 
-async def test_a2_under_kube_what_is_forbidden_looks_like_what_is_absent(api: SecuredApi):
+async def test_a2_under_kube_what_is_forbidden_looks_like_what_is_absent(secured: SecuredApi):
     """Rule A2: cluster, type, namespace and object; kubectl's narrow user still finds its types."""
-    narrow = api.user("narrow")
+    narrow = secured.user("narrow")
     right = rule("get list", "fleetbus.dev", "clusters/pods", names=("eu1",))
-    grant(api.hub, "narrow", right, namespace="prod")
+    grant(secured.hub, "narrow", right, namespace="prod")
 
     async def ask(path: str) -> tuple[int, Any]:
-        answer = await api.get(narrow, path)
+        answer = await secured.get(narrow, path)
         return answer.status_code, answer.json()
 
     async def same(forbidden: str, absent: str) -> None:
@@ -381,15 +388,15 @@ async def test_a2_under_kube_what_is_forbidden_looks_like_what_is_absent(api: Se
     assert [each["name"] for each in listed] == ["configmaps", "pods"]
 
 
-async def test_a3_other_authorization_headers_are_401(api: SecuredApi):
-    token = api.user("ann")
+async def test_a3_other_authorization_headers_are_401(secured: SecuredApi):
+    token = secured.user("ann")
     for value in ("Basic YTpi", "Bearer", token, f"Bearer {token} {token}", "Bearer é"):
-        answer = await api.client.get(LIST, headers={b"Authorization": value.encode("latin-1")})
+        answer = await secured.client.get(LIST, headers={b"Authorization": value.encode("latin-1")})
         assert answer.status_code == 401, value
     twice = [("Authorization", f"Bearer {token}")] * 2
-    assert (await api.client.get(LIST, headers=twice)).status_code == 401
-    answer = await api.client.get(
+    assert (await secured.client.get(LIST, headers=twice)).status_code == 401
+    answer = await secured.client.get(
         CLUSTERS,
-        headers={"Authorization": f"Bearer {api.user('bob')}", "Impersonate-User": "ann"},
+        headers={"Authorization": f"Bearer {secured.user('bob')}", "Impersonate-User": "ann"},
     )
     assert shown(answer) == [], "the header means nothing here"

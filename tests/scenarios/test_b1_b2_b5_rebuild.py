@@ -187,6 +187,7 @@ class Overlaps:
             self.last[request.name] = obj["metadata"]["resourceVersion"]
 
 
+@pytest.mark.full  # tests/sdk/workqueue/test_redis.py has it, and the cut of `make faults-workers`
 async def test_b5_events_of_one_key_in_two_processes_never_run_at_the_same_time(
     open_rig: OpenRig,
 ) -> None:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TypeAlias, cast
 
 import nats as nats_py
+import pytest
 from nats.aio.msg import Msg
 from structlog.testing import capture_logs
 
@@ -58,6 +59,7 @@ async def test_t1_every_existing_pod_is_reconciled_under_its_own_cluster(
     }
 
 
+@pytest.mark.full  # tests/sdk/workqueue/test_contract.py has it of each queue
 async def test_t1_seven_quick_changes_are_at_most_seven_runs_and_the_last_sees_the_last(
     open_rig: OpenRig,
 ) -> None:
@@ -85,6 +87,7 @@ async def test_t1_seven_quick_changes_are_at_most_seven_runs_and_the_last_sees_t
     assert 1 <= len(recorder.runs) <= 7
 
 
+@pytest.mark.full  # tests/sdk/workqueue/test_contract.py has it of each queue
 async def test_t1_changes_during_a_slow_run_cause_one_further_run(open_rig: OpenRig) -> None:
     rig, recorder = await start(open_rig)
     recorder.runs.clear()
@@ -243,10 +246,10 @@ async def test_t1_a_plain_subscriber_gets_each_change_once_and_reads_it_without_
         b.patch(PODS, "default", "nginx", {"metadata": {"labels": {"x": "y"}}})
         b.delete(PODS, "default", "nginx")
         await eventually(lambda: len(ids(messages)) >= 4, within=WITHIN)
-        await asyncio.sleep(0.5)
+        # The end of a pod is a change before it is a deletion.
+        await stays(4, lambda: len(ids(messages)), timedelta(seconds=0.5))
     finally:
         await client.close()
-    assert len(ids(messages)) == 4  # the end of a pod is a change before it is a deletion
     # A change that is published again, by a second watcher or because an acknowledgement was late,
     # has the same id, and is kept once by the stream.
     bodies = {(headers["ce-id"], subject) for subject, _, headers in messages}

@@ -143,6 +143,7 @@ async def test_t2_a_stranger_of_the_same_name_survives_the_whole_life_of_a_sourc
     await stays(before, lambda: copy_in_b(rig, "e"), QUIET)
 
 
+@pytest.mark.full  # tests/sdk/test_ownership.py and tests/sdk/children have it
 async def test_t2_a_mark_that_cannot_be_read_is_reported_of_and_nothing_is_deleted(
     rig: Rig,
 ) -> None:

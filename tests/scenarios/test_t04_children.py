@@ -93,6 +93,7 @@ async def test_w13_children_survive_another_cluster_behind_the_name_of_their_par
     assert "delete" not in {write.verb for write in home.writes("b")}
 
 
+@pytest.mark.full  # tests/sdk/children/test_marks.py has it, without the watchers
 async def test_d4_a_child_restored_from_another_server_is_not_ours(rig: Rig) -> None:
     home = await start(rig)
     a, b = rig.clusters["a"], rig.clusters["b"]

@@ -134,6 +134,7 @@ async def test_t19_get_w_shows_changes_of_every_cluster(fleet: KubectlFleet):
             await process.communicate()
 
 
+@pytest.mark.full  # test_refusals, test_discovery and test_openapi have what the API answers
 async def test_a7_writes_are_refused_and_explain_and_discovery_answer(fleet: KubectlFleet):
     commands: list[tuple[str, ...]] = [
         ("delete", "cm", "c1"),
@@ -176,6 +177,7 @@ async def test_a7_writes_are_refused_and_explain_and_discovery_answer(fleet: Kub
     assert version.json["serverVersion"]["minor"] == "33"
 
 
+@pytest.mark.full  # test_refusals and test_objects have what the API answers
 async def test_waits_and_subresources(fleet: KubectlFleet):
     """In the fleet any cluster would end a wait, so that it is refused, as of one it is not."""
     wait = ("wait", "--timeout=20s", "--for=condition=Available", "deploy/web")
@@ -207,6 +209,7 @@ async def test_waits_and_subresources(fleet: KubectlFleet):
     assert scale.rows[0][:3] == ["web", "2", "2"]
 
 
+@pytest.mark.full  # test_reviews has what the API answers
 async def test_kubectl_says_what_may_be_read(fleet: KubectlFleet):
     """`auth can-i` ends with 1 for a no, and says why; since 1.32 it asks in protobuf."""
     yes, every, none, deny = [

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fleetbus_cli.api_client import USER_AGENT
+from support.full import examples
 
 if TYPE_CHECKING:
     from support.rigs.query_api import QueryApi
@@ -215,9 +216,10 @@ QUERIES = (
 ACCEPTS = ("*/*", TABLE, "application/json;as=;v=", ";;,=", "application/json;as=Table;v=9")
 
 
+@pytest.mark.longer
 async def test_random_paths_get_an_answer_or_a_status(pods: QueryApi):
     chance = random.Random(1)
-    for _ in range(300):
+    for _ in range(examples(600)):
         start = chance.choice((["eu1", "api", "v1"], ["-", "api", "v1"], ["eu1", "apis"], []))
         parts = start + chance.choices(PARTS, k=chance.randint(1, 8))
         path = f"/kube/{'/'.join(parts)}{chance.choice(QUERIES)}"

@@ -125,13 +125,18 @@ def render(values: Object, *, name: str = "fb") -> list[Object]:
 
 def render_files(values: Object, *, name: str = "fb") -> dict[str, str]:
     """Render the chart: the texts by path, NOTES included."""
+    return dict(_files(json.dumps(values), name))
+
+
+@functools.cache
+def _files(values: str, name: str) -> dict[str, str]:
     with helm().Chart.load(str(CHART)) as chart:
-        return chart.render(values, name=name, namespace=NAMESPACE)
+        return chart.render(json.loads(values), name=name, namespace=NAMESPACE)
 
 
 @functools.cache
 def _render(values: str, name: str) -> str:
-    files = render_files(json.loads(values), name=name)
+    files = _files(values, name)
     texts = [text for path, text in sorted(files.items()) if path.endswith(".yaml")]
     return json.dumps(
         [one for text in texts for one in yaml.load_all(text, yaml.CSafeLoader) if one]

@@ -19,6 +19,7 @@ from fleetbus_proto.keys import KV_BUCKET, kv_watch_spec
 from fleetbus_watcher.cluster_watcher import ClusterWatcher
 from fleetbus_watcher.pool.assignment import assign
 from support.eventually import eventually
+from support.full import examples
 from support.rigs.pool import LEASE, PoolRig, pool_rig
 from support.servers.health_probes import read_probe
 
@@ -339,13 +340,14 @@ async def test_w25_members_with_one_name_become_two_members(rig: PoolRig):
     await eventually(lambda: _one_owner(rig), timedelta(seconds=20))
 
 
+@pytest.mark.longer
 async def test_w25_a_pool_and_a_watcher_of_one_cluster_may_have_one_name(rig: PoolRig):
     """On one host, as docs/devfleet.md and `fleetbus join` print the commands."""
     before = _losses()
     rig.start("host")
     await rig.shared("host")
     async with rig.watching("c1", "host"):
-        for number in range(20):
+        for number in range(examples(20)):
             rig.write("c1", "a", str(number))
             rig.clusters["c1"].faults.add(Expire("stream"), verb="watch", count=2)
             await eventually(lambda: rig.are_mirrored("c1"))
