@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.providers.cluster import ClusterProvider
 from fleetbus.clusters.registry import Clusters
 from fleetbus.snapshot.accepted import AcceptedClusters
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 def build_fleet(hub: KubeConfig, reader: SnapshotReader | None) -> Clusters:
     """Build the registry from FLEETBUS_PROVIDERS; by default from the Clusters of the hub.
 
+    FLEETBUS_HUB_CLUSTER names the hub, which need not be among them.
+
     Args:
         hub: access data of the hub.
         reader: the snapshot, which says which clusters are accepted; without it any that answers.
@@ -28,14 +31,14 @@ def build_fleet(hub: KubeConfig, reader: SnapshotReader | None) -> Clusters:
 
 
 def _registry(hub: KubeConfig) -> Clusters:
+    # The hub of the chart is no Cluster: without its name nothing would be known of it.
+    name = os.environ.get("FLEETBUS_HUB_CLUSTER", "")
+    info = ClusterInfo(name=name, hub=True, provider="hub", config=hub) if name else None
     if not os.environ.get("FLEETBUS_PROVIDERS"):
-        return Clusters([ClusterProvider(hub)])
+        return Clusters([ClusterProvider(hub)], hub=info)
     # pydantic is half of what these commands import: only a fleet with other providers needs it
-    from fleetbus.clusters.info import ClusterInfo  # noqa: PLC0415 -- see above
     from fleetbus.clusters.providers.build import build_provider  # noqa: PLC0415 -- see above
     from fleetbus.process.settings import SharedSettings, load_settings  # noqa: PLC0415
 
     settings = load_settings(SharedSettings)
-    name = settings.hub_cluster
-    info = ClusterInfo(name=name, hub=True, provider="hub", config=hub) if name else None
     return Clusters([build_provider(each, hub) for each in settings.providers], hub=info)

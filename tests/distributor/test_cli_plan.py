@@ -167,6 +167,21 @@ async def test_d25_unknown_names_and_what_the_hub_refuses(desk: Desk):
     assert "give the NAME" in err
 
 
+async def test_d25_the_hub_of_the_chart_is_no_cluster_and_is_known_by_its_name(desk: Desk):
+    del desk.environment["FLEETBUS_PROVIDERS"], desk.environment["FLEETBUS_HUB_CLUSTER"]
+    status, _, err = await desk("nobody")
+    assert (status, "set FLEETBUS_HUB_CLUSTER" in err) == (2, True)
+    desk.environment["FLEETBUS_HUB_CLUSTER"] = HUB
+    status, _, err = await desk("nobody")
+    assert (status, "there is no MultiClusterResource default/nobody" in err) == (1, True)
+
+
+async def test_d25_a_file_without_its_flag_is_explained(desk: Desk):
+    for word in ("x.yaml", "shop/web"):
+        status, _, err = await desk(word)
+        assert (status, f"write -f {word}" in err) == (2, True)
+
+
 async def test_d25_votes_are_read_from_the_bus(rig: Rig, desk: Desk, nats: Client, nats_url: str):
     async with connected(nats_url, name="test") as bus:
         await ensure_distribution(bus)

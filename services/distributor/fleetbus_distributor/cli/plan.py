@@ -52,6 +52,11 @@ def run_plan(
     """
     if (name is None) == (file is None):
         raise ConfigError("give the NAME of a MultiClusterResource, or a manifest with -f FILE")
+    if name is not None and (name.endswith((".yaml", ".yml", ".json")) or "/" in name):
+        raise ConfigError(
+            f"{name}: not the NAME of a MultiClusterResource; for a file write -f {name},"
+            " for a namespace -n NAMESPACE"
+        )
     manifests = read_manifests(file, namespace) if file is not None else []
     set_up_logs("text", "error")
     config = resolve_hub(hub)

@@ -63,7 +63,8 @@ class LiveFleet:
 def _hub_of(fleet: LiveFleet) -> str:
     if not fleet.hub:
         raise ConfigError(
-            "the fleet has no hub: no Cluster has spec.hub, and no provider names one"
+            "the hub is not known: no Cluster has the address of the hub's kubeconfig; set"
+            " FLEETBUS_HUB_CLUSTER to its name in the fleet, which is hub.cluster of the chart"
         )
     return fleet.hub
 
