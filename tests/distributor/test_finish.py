@@ -92,11 +92,11 @@ def test_the_version_is_not_identity():
 
 
 BAD_METADATA: list[tuple[dict[str, Any], str]] = [
-    ({"name": 7}, "t.metadata.name: a string is required"),
+    ({"name": 7}, "t.metadata.name: a string is required; write numbers"),
     ({"name": ["m"]}, "t.metadata.name: a string is required"),
     ({"name": "a/b"}, "t.metadata.name: may not"),
     ({"name": ".."}, "t.metadata.name: may not"),
-    ({"namespace": 5}, "t.metadata.namespace: a string is required"),
+    ({"namespace": 5}, "t.metadata.namespace: a string is required; write numbers"),
     ({"namespace": {}}, "t.metadata.namespace: a string is required"),
     ({"namespace": "a%2Fb"}, "t.metadata.namespace: may not"),
     ({"generateName": 5}, "t.metadata.generateName: a string is required"),

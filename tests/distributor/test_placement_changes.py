@@ -54,6 +54,7 @@ async def test_t18_labels_decide(valkey_url: str):
         await rig.reconcile()
         assert where(rig) == []
         assert rig.condition()["reason"] == "NoClusters"
+        assert "`fleetbus clusters` shows their labels" in rig.condition()["message"]
         for name in ("t1", "t2", "t3", "t5"):
             rig.fleet.join(name, tier="prod")
         await rig.reconcile()

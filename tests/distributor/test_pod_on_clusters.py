@@ -217,6 +217,7 @@ async def test_t15_a_refused_change_fails_with_the_servers_message(rig: Rig):
     await rig.reconcile()
     assert rig.states()["t1"] == "Failed/Invalid"
     assert "Pod default/multicluster-pod: " in rig.entry("t1")["message"]
+    assert rig.entry("t1")["message"].endswith("(spec.policy.recreate is off)")
     assert pod(rig, "t1")["metadata"]["uid"] == uid
 
 

@@ -42,6 +42,9 @@ ORPHANED: Final = "Orphaned"
 _MAX_LEFT_BEHIND: Final = 200
 _MAX_NAMED: Final = 5
 _BEGINNING: Final = 80
+_NO_CLUSTERS: Final = (
+    "the placement selects no cluster of the fleet; `fleetbus clusters` shows their labels"
+)
 """Characters by which a message is found in another one, where it may be cut."""
 _STATE_ORDER: Final = list(State)
 _HEALTH_ORDER: Final = list(HealthState)
@@ -265,7 +268,7 @@ def _reason_of_rollout(rollout: Status | None) -> str:
 def _ready_now(outcomes: Sequence[ClusterOutcome], beside: str = "") -> Condition:
     """The condition of the clusters; what the message beside it says of them is left out."""
     if not outcomes:
-        return Condition(READY, False, "NoClusters", "the placement names no cluster of the fleet")
+        return Condition(READY, False, "NoClusters", _NO_CLUSTERS)
     # By name: rounds for single clusters would otherwise name another one each time (rule R10).
     bad = sorted((o for o in outcomes if o.state is not State.APPLIED), key=lambda o: o.name)
     if not bad:

@@ -30,6 +30,7 @@ _SERVER_FIELDS: Final = (
 )
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _API_VERSION: Final = re.compile(r"([A-Za-z0-9.-]+/)?[A-Za-z0-9-]+")
+_TEXT_NEEDED: Final = "a string is required; write numbers and booleans in quotes"
 _RBAC: Final = "rbac.authorization.k8s.io/"
 
 
@@ -75,7 +76,7 @@ def is_aggregated(obj: Mapping[str, Any]) -> bool:
 def _check_metadata(metadata: Object, path: str) -> None:
     for name in ("namespace", "generateName"):
         if not isinstance(metadata.get(name, ""), str | None):
-            raise RenderError(f"{path}.{name}: a string is required")
+            raise RenderError(f"{path}.{name}: {_TEXT_NEEDED}")
     for name in ("name", "namespace"):
         text = metadata.get(name) or ""
         if text in (".", "..") or "/" in text or "%" in text:
@@ -95,9 +96,7 @@ def _check_texts(value: Any, path: str) -> None:
     for key, text in cast("Object", value).items():
         if not isinstance(text, str | None):
             member = f".{key}" if key.replace("-", "").replace("_", "").isalnum() else f"[{key!r}]"
-            raise RenderError(
-                f"{path}{member}: a string is required; write numbers and booleans in quotes"
-            )
+            raise RenderError(f"{path}{member}: {_TEXT_NEEDED}")
 
 
 def _check_items(value: Any, kind: type, path: str, expected: str) -> None:
@@ -113,7 +112,7 @@ def _require_text(tree: Object, key: str, path: str) -> str:
     if text is None or text == "":
         raise RenderError(f"{path}.{key}: required")
     if not isinstance(text, str):
-        raise RenderError(f"{path}.{key}: a string is required")
+        raise RenderError(f"{path}.{key}: {_TEXT_NEEDED}")
     return text
 
 

@@ -5,6 +5,7 @@ Server-side apply with our field manager, forced only where the policies allow i
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -40,6 +41,8 @@ _NAMESPACES: Final = "v1/namespaces"
 _CONFIRMED_FOR: Final = timedelta(milliseconds=250)
 """Maximum age of the cluster's identity check before something is created there: nothing else shows
 that the object is absent from the right one."""
+_UNCHANGEABLE: Final = re.compile("immutable|may not change|updates to [a-z]+ spec for fields")
+"""API servers say it in these words of a field that cannot be changed."""
 _DELETED: Final = Drift("", is_removed=True)
 _OURS: Final = frozenset({Ownership.OURS, Ownership.FORMER})
 _FOUGHT_OVER: Final = frozenset({Ownership.LOST, Ownership.MALFORMED})
@@ -60,12 +63,21 @@ async def apply_object(target: Target, template: Object) -> ObjectOutcome:
         return await _apply(target, template, ref)
     except KubeError as error:
         finding = to_finding(error, template, str(ref))
+    if not target.policy.recreate and finding.reason == Refusal.INVALID:
+        finding = _with_remedy(finding)
     if finding.reason == Refusal.TYPE_MISSING:
         # The type was removed since it was discovered (rule D9).
         with suppress(KubeError):
             await target.client.discovery.version(ref.api_version, anew=True)
         finding = replace(finding, retry=_discover_after(target, ref))
     return outcome_of(ref, finding)
+
+
+def _with_remedy(finding: Finding) -> Finding:
+    """Name the policy that replaces an object whose field cannot be changed."""
+    if not _UNCHANGEABLE.search(finding.message):
+        return finding
+    return replace(finding, message=f"{finding.message} (spec.policy.recreate is off)")
 
 
 def _discover_after(target: Target, ref: ObjectRef) -> timedelta:
