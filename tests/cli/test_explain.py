@@ -22,7 +22,8 @@ from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceSta
 from fleetbus.workqueue import Add, Backoff, Priority, QueuePolicy
 from fleetbus.workqueue.items import read_item
 from fleetbus_cli.events.explain import ExplainQuery, explain_object, gather
-from fleetbus_cli.events.explain_text import is_unknown, render, with_summary
+from fleetbus_cli.events.explain_text import describe_trouble, is_unknown, render, with_summary
+from fleetbus_cli.events.troubles import read_troubles
 from fleetbus_proto import keys
 from support.eventually import eventually
 from support.rigs.fleet import Rig
@@ -262,6 +263,14 @@ async def test_the_failing_pod_of_a_multi_cluster_resource_and_of_its_objects_is
 
     by_object = await desk.explain(ask("default/kept", cluster="b"))
     assert by_object["summary"] == line
+
+
+def test_a_multi_cluster_resource_without_clusters_says_why_it_is_not_ready() -> None:
+    message = "the placement selects no cluster"
+    ready = {"type": "Ready", "status": "False", "reason": "NoClusters", "message": message}
+    (trouble,) = read_troubles({"status": {"conditions": [ready]}})
+    assert describe_trouble(trouble) == f"NotReady: NoClusters: {message}"
+    assert read_troubles({"status": {"conditions": [{**ready, "status": "True"}]}}) == []
 
 
 async def test_the_requests_that_a_map_named_are_explained_with_their_own_queue(

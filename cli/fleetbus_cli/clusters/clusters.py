@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import urllib.parse
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any, Final
 
 from fleetbus.kube.json_fields import pairs
@@ -13,6 +14,7 @@ from fleetbus_cli.api_client import ApiClient, ApiFailed
 from fleetbus_cli.documents import render_json
 from fleetbus_cli.table import render_table
 from fleetbus_cli.target import ApiFlags
+from fleetbus_cli.unknown import require_clusters
 
 _HEAD: Final = (
     *("NAME", "HUB", "CONNECTED", "VERSION", "RESOURCES", "LAST ANSWER", "REASON", "LABELS"),
@@ -52,10 +54,11 @@ def show_cluster(name: str, output: str, flags: ApiFlags) -> int:
 
     Raises:
         ConfigError: no query API address is set.
+        UnknownName: no cluster has this name.
     """
     api = ApiClient(flags.resolve())
     try:
-        cluster = api.get(f"/fleet/v1/clusters/{urllib.parse.quote(name, safe='')}")
+        cluster = _read_cluster(api, name)
     except ApiFailed as e:
         printer.note(f"fleetbus: {e}")
         return 1
@@ -68,6 +71,16 @@ def show_cluster(name: str, output: str, flags: ApiFlags) -> int:
         printer.line()
         printer.block(render_table(_RESOURCES, list(map(_resource_row, cluster["resources"]))))
     return 0
+
+
+def _read_cluster(api: ApiClient, name: str) -> dict[str, Any]:
+    """Read one cluster; if there is none, the error names a close one that the user may see."""
+    try:
+        return api.get(f"/fleet/v1/clusters/{urllib.parse.quote(name, safe='')}")
+    except ApiFailed as e:
+        if e.status == HTTPStatus.NOT_FOUND:
+            require_clusters(api, [name])
+        raise
 
 
 def _details(cluster: Mapping[str, Any], freshness: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -212,7 +212,8 @@ def describe_trouble(trouble: View) -> str:
     """Return where a MultiClusterResource is not well, and why."""
     reason = trouble["reason"] if trouble["reason"] not in trouble["message"] else ""
     parts = (trouble["state"], trouble["object"], reason, trouble["message"])
-    return f"in {trouble['cluster']}: {': '.join(text for text in parts if text)}"
+    where = f"in {trouble['cluster']}: " if trouble["cluster"] else ""
+    return f"{where}{': '.join(text for text in parts if text)}"
 
 
 def is_unconcerned(entry: View) -> bool:

@@ -19,13 +19,29 @@ _APPLIED: Final = "Applied"
 def read_troubles(resource: Mapping[str, Any], cluster: str = "") -> list[dict[str, str]]:
     """The troubles of a MultiClusterResource, at most two in a cluster.
 
+    If it has no cluster, the trouble is the reason why it is not ready.
+
     Args:
         resource: the MultiClusterResource.
         cluster: the only cluster that matters; empty for all.
     """
     entries = many(resource, "status", "clusters")
+    if not entries and not cluster:
+        return [*_unready(resource)]
     chosen = [entry for entry in entries if cluster in ("", text(entry, "name"))]
     return [trouble for entry in chosen for trouble in _troubles(entry)]
+
+
+def _unready(resource: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    for condition in many(resource, "status", "conditions"):
+        if (text(condition, "type"), text(condition, "status")) == ("Ready", "False"):
+            yield {
+                "cluster": "",
+                "object": "",
+                "state": "NotReady",
+                "reason": text(condition, "reason"),
+                "message": text(condition, "message"),
+            }
 
 
 def _troubles(entry: Mapping[str, Any]) -> Iterator[dict[str, str]]:
