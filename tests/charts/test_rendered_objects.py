@@ -162,6 +162,19 @@ def test_the_hub_is_watched_by_its_own_watcher_or_the_notes_say_that_it_is_not()
     assert "nothing watches the hub: list hub in watchers.clusters" in notes
 
 
+def test_the_notes_warn_of_a_hub_whose_multi_cluster_resources_are_not_watched():
+    warning = "add fleetbus.dev/v1alpha1/multiclusterresources"
+    few: Object = {"watchers": {"clusters": [{"name": "hub", "watch": {"resources": ["v1/pods"]}}]}}
+    for values, is_warned in (
+        (few, True),
+        ({**few, "distributor": {"enabled": False}}, False),
+        ({}, False),
+    ):
+        texts = render_files(values)
+        notes = next(text for path, text in texts.items() if path.endswith(".txt"))
+        assert (warning in notes) == is_warned
+
+
 def test_a_scaled_reconciler_leaves_its_replicas_to_the_scaler():
     objects = render(VALUES["everything"])
     assert "replicas" not in find(objects, "Deployment", "fb-fleetbus-reconciler-shop")["spec"]
