@@ -66,7 +66,7 @@ async def check_nats(bus: Bus, *, is_dev: bool = False) -> AsyncIterator[Finding
 def _stream(
     about: str, name: str, info: Mapping[str, Any] | None, check: _Check | None
 ) -> Iterator[Finding]:
-    """What a stream shows; without a check only its servers and whether it exists."""
+    """The findings about a stream; without a check only whether it exists, and its servers."""
     if info is None:
         advice = "start the projector (`fleetbus-reconciler`), which creates it"
         yield error(about, f"{name} does not exist", advice)

@@ -1,4 +1,4 @@
-"""What untrusted objects say of themselves: a value of another type counts as absent."""
+"""Reads fields of untrusted objects: a value of another type counts as absent."""
 
 from __future__ import annotations
 
