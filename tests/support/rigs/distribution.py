@@ -40,7 +40,8 @@ Object = dict[str, Any]
 HUB: Final = "t4"
 MEMBERS: Final = ("t1", "t2")
 EVERYWHERE: Final[Object] = {"clusters": [{"name": "t1"}, {"name": "t2"}, {"name": HUB}]}
-AFTER_RETURN: Final = timedelta(seconds=30)
+AFTER_RETURN: Final = timedelta(seconds=60)
+"""Longer than the lease that a killed worker leaves behind, and the work after it."""
 OBSERVED: Final = timedelta(seconds=60) if FULL else QUIET
 """Time for which a converged distribution is watched."""
 IN_FULL: Final = pytest.mark.skipif(
