@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,13 +16,13 @@ from fleetbus_proto.distribution import (
     encode_distribution_event,
 )
 from fleetbus_proto.subjects import DistributionVerb, distribution_subject
+from support.eventually import eventually
 from support.rigs.query_api import served
 from support.servers.plain_http import http_client
 from support.stores.recorded_past import LIMITS, pod
 from support.stores.snapshot import Source
 
 if TYPE_CHECKING:
-    from datetime import datetime
     from pathlib import Path
 
     from support.rigs.past_api import PastApi
@@ -146,6 +147,22 @@ async def test_a9_a_table_as_of_a_time(past_api: PastApi):
     assert head["asOf"] == rfc3339(at)
     assert row[:3] == ["eu1", "prod", "web"]
     assert end["end"]["rows"] == 1
+
+
+async def test_a9_the_ages_of_a_table_are_those_of_its_time(past_api: PastApi):
+    created = {"name": "web", "namespace": "prod", "uid": "web", "resourceVersion": "10"}
+    created["creationTimestamp"] = rfc3339(datetime.now(UTC) - timedelta(minutes=1))
+    body = msgspec.json.encode({"metadata": created})
+    at = await past_api.past.record(EU1.added("web", 10, body=body))
+
+    async def age(**query: str) -> str:
+        answer = await past_api.get("/fleet/v1/resources/pods", view="table", **query)
+        head, row, _end = map(msgspec.json.decode, answer.text.splitlines())
+        return row[[column["name"] for column in head["columns"]].index("Age")]
+
+    then = await age(asOf=rfc3339(at))
+    await eventually(lambda: datetime.now(UTC) > at + timedelta(seconds=1.1))
+    assert await age(asOf=rfc3339(at)) == then
 
 
 async def test_a9_times_outside_the_window_and_no_times_are_refused(past_api: PastApi):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -90,12 +92,26 @@ def wide(name: str, cell: Callable[[Tree], Cell], *, type: str = "string") -> Co
     return Column(name, cell, type=type, priority=1)
 
 
+_shown_at: Final = ContextVar[datetime | None]("shown_at", default=None)
+
+
+@contextmanager
+def ages_at(time: datetime | None) -> Generator[None]:
+    """Render ages as they were at a time; None is now."""
+    token = _shown_at.set(time)
+    try:
+        yield
+    finally:
+        _shown_at.reset(token)
+
+
 def since(value: object) -> str:
     """Render how long ago a time is, as API servers do."""
     then = parse_time(value) if value else None
     if then is None:
         return UNKNOWN
-    return duration((datetime.now(UTC) - then).total_seconds())
+    now = _shown_at.get() or datetime.now(UTC)
+    return duration((now - then).total_seconds())
 
 
 def duration(seconds: float) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final, cast
 
 import msgspec
@@ -19,6 +20,7 @@ from fleetbus.errors import FleetbusError
 from fleetbus.kube.json_fields import Tree, pairs
 from fleetbus.kube.selectors import FieldSelector
 from fleetbus.kube.trees import read_tree
+from fleetbus.process.human_time import parse_time
 from fleetbus.snapshot import Entry, ListQuery
 from fleetbus_query_api.fields.list_page import ListPage, Pages
 from fleetbus_query_api.fields.order import SortKey, parse_sort
@@ -32,7 +34,15 @@ from fleetbus_query_api.requests.parameters import ListParameters
 from fleetbus_query_api.requests.user import User
 from fleetbus_query_api.responses.problem import BadRequestProblem
 from fleetbus_query_api.responses.render import FIXED_HEADERS, SLICE, body_of, render_freshness
-from fleetbus_query_api.tables.column import LONGEST_CELL, NONE, UNKNOWN, Cell, CellCosts, Column
+from fleetbus_query_api.tables.column import (
+    LONGEST_CELL,
+    NONE,
+    UNKNOWN,
+    Cell,
+    CellCosts,
+    Column,
+    ages_at,
+)
 from fleetbus_query_api.tables.columns import columns_in_list, columns_of
 
 log = structlog.get_logger()
@@ -87,17 +97,21 @@ class TableListing:
         query = replace(
             scope.query, limit=_PAGE, continue_token=parameters.continue_token, count=False
         )
-        rows = _Rows(
-            columns, is_namespaced=known_resource.namespaced, show_labels=parameters.show_labels
-        )
         limit = parameters.limit if "limit" in parameters.model_fields_set else None
         pages = await self._listing.source(parameters.as_of)
+        members = await pages.members(query)
+        rows = _Rows(
+            columns,
+            is_namespaced=known_resource.namespaced,
+            show_labels=parameters.show_labels,
+            shown_at=parse_time(members.get("asOf")),
+        )
         chosen = _Selected(pages, query, scope.fields, sort, limit)
         first = await chosen.page(query, 0)  # what is refused is refused before the head
         head = {
             "columns": rows.definitions(),
             "resource": describe_resource(known_resource),
-            **await pages.members(query),
+            **members,
             **render_freshness(scope.freshness),
         }
         return StreamingResponse(
@@ -195,14 +209,21 @@ class _Rows:
         columns: those of the resource that are shown.
         is_namespaced: whether there is a column for the namespace.
         show_labels: whether there is one for the labels.
+        shown_at: the time that ages are as of; None for now.
     """
 
     def __init__(
-        self, columns: Sequence[Column], *, is_namespaced: bool, show_labels: bool
+        self,
+        columns: Sequence[Column],
+        *,
+        is_namespaced: bool,
+        show_labels: bool,
+        shown_at: datetime | None,
     ) -> None:
         self._columns = columns
         self._is_namespaced = is_namespaced
         self._show_labels = show_labels
+        self._shown_at = shown_at
         self._costs = CellCosts()
         self.count = 0
         self.degraded: list[dict[str, str]] = []
@@ -245,7 +266,8 @@ class _Rows:
                 )
             cells = [entry.name if c.format == "name" else UNKNOWN for c in self._columns]
             return [*cells, UNKNOWN] if self._show_labels else cells
-        cells = [_render(cell) for cell in self._costs.cells(columns, tree)]
+        with ages_at(self._shown_at):
+            cells = [_render(cell) for cell in self._costs.cells(columns, tree)]
         if self._show_labels:
             cells.append((pairs(tree, "metadata", "labels") or NONE)[:LONGEST_CELL])
         return cells
