@@ -1,6 +1,7 @@
 """The configuration file of multi_resource_operator: read where nothing else names a fleet.
 
-It is created at the first use, as there, and never overwritten.
+It is created at the first use, as there, and never overwritten; `fleetbus dev down` removes the one
+of its fleet.
 """
 
 from __future__ import annotations
@@ -61,14 +62,31 @@ def _url(fields: Mapping[str, Any]) -> str:
 
 def create_mro_config(api_url: str) -> None:
     """Create the file with an address, unless it is there; one that cannot be written is none."""
-    parts = urllib.parse.urlsplit(api_url)
-    if not parts.hostname or "@" in parts.netloc:  # a password belongs in no file of ours
+    content = _content(api_url)
+    if not content:
         return
-    lines = f"server: {api_url}\n"
-    if parts.scheme == "http" and parts.port and not parts.path.strip("/"):
-        lines = f"serverIP: {parts.hostname}\nserverPort: {parts.port}\n"
     with suppress(OSError, RuntimeError):  # RuntimeError: this user has no home directory
         path = mro_config_file()
         path.parent.mkdir(mode=0o700, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:  # never over an existing one
-            file.write(f"{_HEAD}{lines}")
+            file.write(content)
+
+
+def remove_mro_config(api_url: str) -> None:
+    """Remove the file if it is as it was created with this address, whose fleet has ended."""
+    with suppress(OSError, RuntimeError, UnicodeDecodeError):
+        path = mro_config_file()
+        if path.read_text(encoding="utf-8") == _content(api_url):
+            path.unlink()
+            path.parent.rmdir()  # unless something else is in it
+
+
+def _content(api_url: str) -> str:
+    """What the file has for an address; empty if it cannot have that."""
+    parts = urllib.parse.urlsplit(api_url)
+    if not parts.hostname or "@" in parts.netloc:  # a password belongs in no file of ours
+        return ""
+    lines = f"server: {api_url}\n"
+    if parts.scheme == "http" and parts.port and not parts.path.strip("/"):
+        lines = f"serverIP: {parts.hostname}\nserverPort: {parts.port}\n"
+    return f"{_HEAD}{lines}"

@@ -9,6 +9,7 @@ import pathlib
 import pytest
 
 from fleetbus.errors import ConfigError
+from fleetbus_cli.mro_config import create_mro_config, remove_mro_config
 from fleetbus_cli.run.run import run_settings
 from fleetbus_cli.target import resolve_target
 
@@ -82,6 +83,21 @@ def test_the_seeds_file_is_read_last(tmp_path: pathlib.Path) -> None:
     assert resolve_target().api_url == "http://127.0.0.1:8888"
     (folder / "config").write_text("serverIP: 10.1.2.3\nserverPort: 31888\n")
     assert resolve_target().api_url == "http://10.1.2.3:31888"
+
+
+def test_the_seeds_file_goes_with_the_fleet_that_it_was_created_for(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "home" / ".multi-cluster-operator" / "config"
+    file.parent.parent.mkdir(exist_ok=True)
+    create_mro_config("http://127.0.0.1:4711")
+    assert resolve_target().api_url == "http://127.0.0.1:4711"
+    remove_mro_config("http://127.0.0.1:4712")
+    assert file.exists()
+    remove_mro_config("http://127.0.0.1:4711")
+    assert not file.parent.exists()
+    file.parent.mkdir()
+    file.write_text("serverIP: 127.0.0.1\nserverPort: 4711\n")  # somebody's own
+    remove_mro_config("http://127.0.0.1:4711")
+    assert file.exists()
 
 
 def test_nothing_known_is_reported_with_what_to_do() -> None:

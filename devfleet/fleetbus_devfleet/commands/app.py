@@ -219,6 +219,7 @@ def _show_running(state: StackState, layout: Layout, other: str, *, objects: int
 @dev.command()
 def down(folder: Folder = DEFAULT_FOLDER) -> None:
     """Stop the fleet; returns when no process of it is left."""
+    from fleetbus_cli.mro_config import remove_mro_config
     from fleetbus_devfleet.commands import lifecycle, report
 
     layout = Layout(root=folder.absolute())
@@ -233,6 +234,7 @@ def down(folder: Folder = DEFAULT_FOLDER) -> None:
     except lifecycle.DevError as error:
         report.print_failure(str(error))
         raise typer.Exit(1) from error
+    remove_mro_config(state.api_url)
     report.print_stopped(state)
 
 
