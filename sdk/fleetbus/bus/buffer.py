@@ -169,7 +169,7 @@ class FairBuffer:
 
     def __init__(
         self,
-        on_superseded: Callable[[], None] = lambda: None,
+        on_superseded: Callable[[Delivery], None] = lambda _: None,
         *,
         is_skippable: Callable[[Event, Event], bool] = lambda _older, _newer: True,
     ) -> None:
@@ -204,7 +204,7 @@ class FairBuffer:
             if loser is queued:
                 queue.slots[queue.newest[key]] = buffered
                 self._bytes += buffered.size - queued.size
-            self._on_superseded()
+            self._on_superseded(loser.delivery)
             return loser
         if not queue.slots and not queue.is_busy:
             queue.served = max(queue.served, self._served)

@@ -22,6 +22,7 @@ from fleetbus.intake.record import (
     Change,
     LastSeen,
     Record,
+    Records,
     StoredRecord,
     is_older,
 )
@@ -63,6 +64,7 @@ class Intake:
         reason: Reason = Reason.EVENT,
         traces: Sequence[str] = (),
         after: Awaitable[object] | None = None,
+        records: Records | None = None,
     ) -> None:
         """Enqueue what events wake, and store that they were seen.
 
@@ -71,6 +73,7 @@ class Intake:
             reason: why they are evaluated.
             traces: of each event, for the runs it wakes; empty for none.
             after: must succeed before anything is enqueued; it runs while the record is read.
+            records: what was read of them already.
 
         Raises:
             redis.exceptions.RedisError: the store is away; to be repeated (P9).
@@ -84,7 +87,12 @@ class Intake:
             for event, trace in zip(listed, of_each, strict=True)
             if self._router.watches(event)
         ]
-        stored = await self._load_beside(after, todo)
+        if not todo:
+            if after is not None:
+                await after
+            return
+        found = records.get(self._record) if records else None
+        stored = found if isinstance(found, dict) else await self._load_beside(after, todo)
         for _ in range(_TRIES):
             if not todo:
                 return
@@ -135,7 +143,7 @@ class Intake:
             for ref, last_seen in states.items()
             if last_seen != stored[ref].last_seen or (last_seen is None and stored[ref].read)
         ]
-        conflicts = await self._queue.add(adds, changes)
+        conflicts = await self._queue.add(adds, changes) if adds or changes else set[ObjectRef]()
         again = [(event, trace) for event, trace in todo if ref_of(event) in conflicts]
         doubtful = _doubtful(todo, stored, states).items()
         unchecked = {ref: last_seen for ref, last_seen in doubtful if ref not in conflicts}

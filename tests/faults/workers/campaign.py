@@ -46,6 +46,7 @@ from faults.workers.settings import (
 )
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.durables import consumer_info
+from fleetbus.bus.reader_groups import durables_of
 from fleetbus.errors import BusError
 from fleetbus_devfleet.processes.children import ChildError
 from fleetbus_proto import keys
@@ -220,10 +221,10 @@ async def _agrees(fleet: WorkerFleet, bus: Bus, folder: Path) -> bool:
 
 async def _is_read(bus: Bus) -> bool:
     """Whether the controller has acknowledged all there is."""
-    infos = [await consumer_info(bus, f"{CONTROLLER}-{letter}") for letter in "ab"]
-    present_infos = [info for info in infos if info is not None]
-    return bool(present_infos) and all(
-        info["num_pending"] == 0 and info["num_ack_pending"] == 0 for info in present_infos
+    found = [await consumer_info(bus, name) for name in await durables_of(bus, CONTROLLER)]
+    known = [info for info in found if info is not None]
+    return bool(known) and all(
+        info["num_pending"] == 0 and info["num_ack_pending"] == 0 for info in known
     )
 
 

@@ -21,7 +21,8 @@ import nats.errors
 
 from fleetbus.bus.buffer import Buffered, Delivery
 from fleetbus.bus.consume import Consumer
-from fleetbus.worker import host
+from fleetbus.worker.hosted import Hosted
+from fleetbus.worker.reader import Reader
 from fleetbus.workqueue import scripts
 from fleetbus.workqueue.heartbeat import Heartbeat
 from fleetbus.workqueue.queue import Lease
@@ -85,15 +86,18 @@ def ack_before_enqueue() -> None:
 
 def enqueue_before_apply() -> None:
     """P9: workers are woken before the snapshot has what they are woken for."""
-    inner = host._Hosted._handle
+    inner = Reader._give
 
-    async def reversed_(self: host._Hosted, deliveries: Sequence[Delivery]) -> None:
-        events = [d.message for d in deliveries if isinstance(d.message, Event)]
-        await self._intake.take(events)
+    async def reversed_(
+        self: Reader, parts: dict[Hosted, list[Delivery]]
+    ) -> dict[Hosted, Exception]:
+        for one, deliveries in parts.items():
+            events = [d.message for d in deliveries if isinstance(d.message, Event)]
+            await one._intake.take(events)
         await asyncio.sleep(_SLOW_STORE)
-        await inner(self, deliveries)
+        return await inner(self, parts)
 
-    host._Hosted._handle = reversed_
+    Reader._give = reversed_
 
 
 def done_drops_dirty() -> None:
