@@ -13,6 +13,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Final
 
+import structlog
+
 from fleetbus.bus.buffer import Delivery
 from fleetbus.bus.reader_groups import BoundDurable, ReaderGroup
 from fleetbus.bus.rejected import RejectedMessages
@@ -42,6 +44,8 @@ from fleetbus.workqueue.heartbeat import Heartbeat, connect_blocking
 from fleetbus.workqueue.queue import QueuePolicy
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_proto.events import Event
+
+log = structlog.get_logger()
 
 _FLEET_WITHIN: Final = timedelta(seconds=5)
 _TURN_WITHIN: Final = timedelta(seconds=60)
@@ -210,6 +214,16 @@ class Hosted:
             await self._intake.take(events, traces=carried, records=records)
         self._consumed.inc(len(events))
         self._create_series({event.cluster for event in events})
+
+    async def skip(self, number: int) -> None:
+        """Record that events go unread: all that is known is enqueued instead (rule P12).
+
+        Raises:
+            redis.exceptions.RedisError: nobody knows whether it was written; to be repeated.
+        """
+        log.warning("events_skipped", controller=self.name, number=number)
+        await self._checkpoint.note_break()
+        self._initial_sync.wake()
 
     async def _take_again(self, deliveries: Sequence[Delivery]) -> None:
         events = [d.message for d in deliveries if isinstance(d.message, Event)]

@@ -49,6 +49,9 @@ _CHECK_EVERY_AT_FIRST: Final = timedelta(milliseconds=100)
 """Until the first sync is done: the process is not ready before."""
 _FIRST_RESYNC: Final = timedelta(seconds=30)
 _LONGEST_RESYNC: Final = timedelta(seconds=1000)
+_REST_FACTOR: Final = 5
+"""A controller that skips events again and again rests so many times as long as enqueueing all that
+is known took."""
 _TIDY_EVERY: Final = timedelta(seconds=60)
 """Interval at which the record is searched for clusters that left."""
 _RECENT: Final = timedelta(seconds=60)
@@ -175,7 +178,7 @@ class InitialSync:
         """When the durable was created that was reported to the projector as synced."""
         self._is_synced = False
         self._is_code_known = False
-        self._tidy_at = 0.0
+        self._tidy_at = self._all_again_at = 0.0
         self._changed: set[str] = set()
         """Clusters that joined or changed and are not enqueued yet."""
         self._to_map: set[str] = set()
@@ -197,7 +200,11 @@ class InitialSync:
         if self._bound.name:
             self._bound_at = time.monotonic()
             self._reported = ""
-            self._wake.set()
+            self.wake()
+
+    def wake(self) -> None:
+        """Look soon for what is due."""
+        self._wake.set()
 
     def note_fleet(self, now: Mapping[str, ClusterInfo]) -> set[str]:
         """Enqueue the clusters that joined or changed; returns the names of those that left.
@@ -323,6 +330,9 @@ class InitialSync:
         # for this durable: then the one before it may have handled all that this one does not.
         synced = place.synced or await self._synced_before(place)
         if synced != place.token:
+            began = time.monotonic()
+            if self._is_synced and began < self._all_again_at:
+                return
             log.info("full_enqueue", controller=self._controller.name)
             covered, self._changed = self._changed, set()
             try:
@@ -334,6 +344,8 @@ class InitialSync:
             except BaseException:
                 self._changed |= covered
                 raise
+            now = time.monotonic()
+            self._all_again_at = now + _REST_FACTOR * (now - began)
         name, redis = self._controller.name, self._connections.redis
         await cast("Any", redis.hset(place.key, "synced", place.token))
         await redis.set(_token_key(name), place.token)

@@ -1,13 +1,14 @@
 """Reads the bus once for all controllers of a process (rules P9, B7, B12).
 
 An event is received, decoded and looked for in the snapshot once; then each controller that watches
-its resource decides about it, side by side. It is acknowledged once all of them have it.
+its resource decides about it, side by side. It is acknowledged once all of them have it; one that
+is late holds up no other.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Final
@@ -15,7 +16,7 @@ from typing import Final
 from redis.exceptions import RedisError
 
 from fleetbus.bus.buffer import Delivery, FairBuffer
-from fleetbus.bus.consume import Consumer, PartlyHandled
+from fleetbus.bus.consume import Consumer
 from fleetbus.bus.reader_groups import BoundDurable, ReaderGroup
 from fleetbus.intake.binding import Binding
 from fleetbus.intake.intake import ref_of
@@ -23,6 +24,7 @@ from fleetbus.intake.record import Records, load_together
 from fleetbus.process.health import Health
 from fleetbus.snapshot.applied import AppliedEvents
 from fleetbus.snapshot.offsets.by_shard import ByShard
+from fleetbus.worker.backlog import LATE, PATIENCE, Backlog
 from fleetbus.worker.connections import Connections
 from fleetbus.worker.hosted import Hosted
 from fleetbus_proto.events import Event
@@ -61,6 +63,7 @@ class Reader:
         self._applied = AppliedEvents(writer=connections.writer, reader=connections.reader)
         self._by_shard = ByShard(connections.keys, self._handle, probe=connections.reader.probe)
         self._of_all, self._watching = _by_resource(hosted)
+        self._backlogs = {each: Backlog(each, LATE // len(hosted)) for each in hosted}
 
     async def run(self) -> None:
         """Consume from the durable that is ours, whichever that is at the time (rule B12)."""
@@ -96,28 +99,23 @@ class Reader:
                 one.count_superseded()
 
     async def _handle(self, deliveries: Sequence[Delivery]) -> None:
-        """Hand events to the controllers; the consumer acknowledges when this returns (P9).
+        """Hand events to the controllers; the consumer acknowledges when all have them (P9).
 
         Raises:
-            PartlyHandled: some controllers could not enqueue; their part comes again to all, which
-                is harmless for the others (P8).
-            Exception: all of it has to come again.
+            Exception: all of it has to come again, which is harmless (P8).
         """
         parts: dict[Hosted, list[Delivery]] = {}
         for delivery in deliveries:
             if isinstance(delivery.message, Event):
-                for one in self._interested(delivery.message):
-                    parts.setdefault(one, []).append(delivery)
-        failures = await self._give(parts) if parts else {}
+                for hosted in self._interested(delivery.message):
+                    parts.setdefault(hosted, []).append(delivery)
+        if parts:
+            await self._give(parts)
         for delivery in deliveries:
             if delivery.message is None:
                 self._hosted[0].reject(delivery)
-        if failures:
-            failed = {d.sequence for one in failures for d in parts[one]}
-            raise PartlyHandled(failed, next(iter(failures.values())))
 
-    async def _give(self, parts: dict[Hosted, list[Delivery]]) -> dict[Hosted, Exception]:
-        """Returns the controllers that could not enqueue their part."""
+    async def _give(self, parts: dict[Hosted, list[Delivery]]) -> None:
         each = {d.sequence: d for part in parts.values() for d in part}
         loading = asyncio.create_task(self._load(parts), name="load records")
         try:
@@ -128,18 +126,23 @@ class Reader:
             loading.cancel()
             await asyncio.gather(loading, return_exceptions=True)
             raise
-        taking = [one.take(part, standing, stored) for one, part in parts.items()]
-        if len(taking) == 1:
-            answers = [await _outcome(taking[0])]
-        else:
-            answers = await asyncio.gather(*taking, return_exceptions=True)
-        failures: dict[Hosted, Exception] = {}
-        for one, answer in zip(parts, answers, strict=True):
-            if isinstance(answer, Exception) and len(self._hosted) > 1:
-                failures[one] = answer
-            elif answer is not None:
-                raise answer
-        return failures
+        if len(self._hosted) == 1:
+            await self._hosted[0].take(list(each.values()), standing, stored)
+            return
+        tasks: dict[asyncio.Task[None], tuple[Backlog, Sequence[Delivery]]] = {}
+        try:
+            for hosted, part in parts.items():
+                backlog = self._backlogs[hosted]
+                if part := await backlog.line_up(part):
+                    tasks[backlog.start(part, standing, stored)] = (backlog, part)
+            late = await _wait_briefly(tasks)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            raise
+        for task in late:
+            backlog, part = tasks[task]
+            backlog.note_late(task, part)
 
     async def _load(self, parts: Mapping[Hosted, Sequence[Delivery]]) -> Records:
         """Load what the controllers' records have of the objects, in one round trip for all."""
@@ -149,12 +152,12 @@ class Reader:
         return {}
 
 
-async def _outcome(step: Awaitable[None]) -> Exception | None:
-    try:
-        await step
-    except Exception as e:  # noqa: BLE001 -- as `gather` returns it
-        return e
-    return None
+async def _wait_briefly(tasks: Collection[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
+    """Return the tasks that have not ended after `PATIENCE`."""
+    if not tasks:
+        return set()
+    _, late = await asyncio.wait(tasks, timeout=PATIENCE.total_seconds())
+    return late
 
 
 def _events(deliveries: Iterable[Delivery]) -> list[Event]:

@@ -15,6 +15,7 @@ from fleetbus.bus.connection import connected
 from fleetbus.bus.durables import consumer_info
 from fleetbus.bus.reader_groups import registered_controllers
 from fleetbus.controller.controller import Controller
+from fleetbus.reconcile import Request
 from fleetbus.snapshot.applied import AppliedEvents
 from fleetbus.worker.reader import Reader
 from fleetbus_proto.events import Event
@@ -187,3 +188,81 @@ async def test_a_controller_that_is_added_enqueues_what_is_known_and_no_other_do
 
 async def _is_only(rig: Rig, durable: str) -> bool:
     return await consumers(rig) == [durable, "projector"]
+
+
+# --- a map that is slow ---------------------------------------------------------------------------
+
+
+class SlowMap:
+    """A map that does not answer before it is told to, and what it was asked about."""
+
+    def __init__(self) -> None:
+        self.may_answer = asyncio.Event()
+        self.names: list[str] = []
+
+    async def __call__(self, object: Any, request: Request, fleet: Any) -> list[Request]:  # noqa: A002 -- the field's word
+        del object, fleet
+        self.names.append(request.name)
+        await self.may_answer.wait()
+        return [request]
+
+
+def create_pods(rig: Rig, *numbers: int) -> list[str]:
+    for number in numbers:
+        rig.clusters["a"].create(PODS, pod(f"p{number}"), "default")
+    return [f"p{number}" for number in numbers]
+
+
+async def test_p8_a_map_that_is_slow_holds_up_its_controller_alone(open_rig: OpenRig) -> None:
+    slow_map = SlowMap()
+    good, slow = recorded("good"), recorded("slow", map=slow_map)
+    rig = await started(open_rig, good, slow)
+    for number in range(6):
+        [name] = create_pods(rig, number)
+        await eventually(lambda name=name: good.of("a", "default", name), SOON)
+    assert slow_map.names == ["p0"], "one after the other within a cluster"
+    assert slow.runs == []
+    assert not await is_through(rig), "nothing is acknowledged before every controller has it"
+    slow_map.may_answer.set()
+    await eventually(lambda: len(slow.keys()) == 6, SOON)
+    await eventually(lambda: is_through(rig), SOON)
+    assert len(good.runs) == 6
+    assert sorted(slow_map.names) == [f"p{number}" for number in range(6)]
+
+
+async def test_p12_a_controller_that_is_far_behind_holds_up_no_other_and_catches_up(
+    open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleetbus.worker.backlog.LATE", 8)
+    slow_map = SlowMap()
+    good, slow = recorded("good"), recorded("slow", map=slow_map)
+    rig = await started(open_rig, good, slow)
+    for number in range(20):
+        [name] = create_pods(rig, number)
+        await eventually(lambda name=name: good.of("a", "default", name), SOON)
+    rig.clusters["a"].delete(PODS, "default", "p0")
+    rig.clusters["a"].delete(PODS, "default", "p19")
+    await eventually(lambda: good.of("a", "default", "p19")[1:], SOON)
+    assert slow.runs == []
+    slow_map.may_answer.set()
+    await eventually(lambda: {f"p{n}" for n in range(1, 19)} <= run_names(slow), SOON)
+    await eventually(lambda: is_through(rig), SOON)
+    await eventually(lambda: "p0" in run_names(slow), SOON)
+
+
+def run_names(recorder: Recorder) -> set[str]:
+    return {run.request.name for run in recorder.runs}
+
+
+async def test_p9_a_process_that_ends_while_a_map_is_slow_loses_nothing(open_rig: OpenRig) -> None:
+    slow_map = SlowMap()
+    good, slow = recorded("good"), recorded("slow", map=slow_map)
+    rig = await started(open_rig, good, slow)
+    names = create_pods(rig, *range(5))
+    await eventually(lambda: run_names(good) == set(names), SOON)
+    await rig.stop_reconciler()
+    assert slow.runs == []
+    slow_map.may_answer.set()
+    rig.start_reconciler(good.controller, slow.controller)
+    await eventually(lambda: run_names(slow) == set(names), SOON)
+    await eventually(lambda: is_through(rig), SOON)

@@ -174,6 +174,14 @@ class OffsetCheckpoint:
                 end = sequence
         self._handled = (start, end)
 
+    async def note_break(self) -> None:
+        """Count messages that are acknowledged and were not handled, like those of a gap.
+
+        Raises:
+            redis.exceptions.RedisError: nobody knows whether they were counted; to be repeated.
+        """
+        await self._store.count_break(self._durable)
+
     def _rebind(self) -> None:
         durable = self._bound.name
         if durable != self._durable:

@@ -1,0 +1,133 @@
+"""Enqueues for one controller of a process, apart from the others (rules P8, P9, P12).
+
+All controllers get a batch at the same time. One whose map is slow, or whose queue refuses, is late
+with its part: that goes on by itself, the next batches do not wait for it, and what comes after it
+in the same clusters lines up behind it. These messages stay unacknowledged, so their number has a
+limit: a controller that is further behind skips events, and enqueues all that is known instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Final
+
+import structlog
+
+from fleetbus.bus.buffer import Delivery
+from fleetbus.bus.consume import FIRST_RETRY, RETRY_PAUSE, uncancelled
+from fleetbus.intake.record import Records
+from fleetbus.process.log_once import LogOnce
+from fleetbus.process.pauses import Pauses
+from fleetbus.worker.hosted import Hosted
+from fleetbus_proto.admission import cluster_of
+from fleetbus_proto.events import Event
+
+log = structlog.get_logger()
+
+LATE: Final = 500
+"""Messages that may wait in a process for controllers that are late; each has an equal part."""
+PATIENCE: Final = timedelta(milliseconds=50)
+"""A batch waits for a controller for this long; most take a few milliseconds."""
+
+
+class Backlog:
+    """The parts of batches that one controller has not enqueued yet.
+
+    Args:
+        hosted: the controller.
+        limit: number of messages that may be late.
+    """
+
+    def __init__(self, hosted: Hosted, limit: int) -> None:
+        self._hosted = hosted
+        self._limit = limit
+        self._late: dict[int, asyncio.Task[None]] = {}
+        """By sequence: a message that is delivered again meanwhile has its place already."""
+        self._last: dict[str, asyncio.Task[None]] = {}
+        """The last part of each cluster that is late."""
+        self._log_once = LogOnce()
+
+    async def line_up(self, part: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Put events of clusters that are late behind the others; returns those of other clusters.
+
+        Raises:
+            redis.exceptions.RedisError: there are too many, and it could not be recorded that they
+                are skipped; all of the batch has to come again.
+        """
+        if not self._last:
+            return part
+        for delivery in part:
+            if task := self._late.get(delivery.sequence):
+                delivery.unfinished.append(task)
+        part = [delivery for delivery in part if delivery.sequence not in self._late]
+        behind = [delivery for delivery in part if cluster_of(delivery.subject) in self._last]
+        if behind and len(self._late) + len(behind) > self._limit:
+            await self._hosted.skip(len(behind))
+        elif behind:
+            before = {self._last[cluster] for cluster in _clusters(behind)}
+            self.note_late(self.start(behind, after=before), behind)
+        return [delivery for delivery in part if delivery not in behind]
+
+    def start(
+        self,
+        part: Sequence[Delivery],
+        standing: Sequence[Event] = (),
+        records: Records | None = None,
+        *,
+        after: Iterable[asyncio.Task[None]] = (),
+    ) -> asyncio.Task[None]:
+        """Start to enqueue what events wake; the task ends when that is done.
+
+        Args:
+            part: events that are in the snapshot.
+            standing: those that are what the snapshot had a moment ago.
+            records: what was read of them already.
+            after: tasks that end before it begins.
+        """
+        step = self._enqueue(part, standing, records or {}, after)
+        return asyncio.create_task(step, name=f"enqueue {self._hosted.name}")
+
+    def note_late(self, task: asyncio.Task[None], part: Sequence[Delivery]) -> None:
+        """Let a batch go on without the part that a task enqueues."""
+        clusters = _clusters(part)
+        for delivery in part:
+            delivery.unfinished.append(task)
+            self._late[delivery.sequence] = task
+        self._last |= dict.fromkeys(clusters, task)
+
+        def forget(_: asyncio.Task[None]) -> None:
+            for delivery in part:
+                del self._late[delivery.sequence]
+            for cluster in clusters:
+                if self._last[cluster] is task:
+                    del self._last[cluster]
+
+        task.add_done_callback(forget)
+
+    async def _enqueue(
+        self,
+        part: Sequence[Delivery],
+        standing: Sequence[Event],
+        records: Records,
+        after: Iterable[asyncio.Task[None]],
+    ) -> None:
+        if after:
+            await asyncio.wait(after)
+        pauses = Pauses(FIRST_RETRY, RETRY_PAUSE)
+        while True:
+            try:
+                await uncancelled(self._hosted.take(part, standing, records))
+            except Exception as e:  # noqa: BLE001 -- its queue may be unavailable: keep the part
+                if self._log_once.should_log(str(e)):
+                    log.warning("enqueue_failed", controller=self._hosted.name, error=str(e))
+                await pauses.sleep()
+                standing, records = (), {}
+            else:
+                self._log_once.reset()
+                return
+
+
+def _clusters(part: Iterable[Delivery]) -> set[str]:
+    return {cluster_of(delivery.subject) for delivery in part}
