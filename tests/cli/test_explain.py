@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 import fleetbus
 from fleetbus.bus.connection import connected
 from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
+from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import ConfigError
 from fleetbus.intake.record import TOO_MANY, LastSeen, StoredRecord, mapped_requests
 from fleetbus.process.access.nats import NatsAccess
@@ -459,3 +460,19 @@ def test_a_store_that_is_away_is_one_line(capsys: pytest.CaptureFixture[str]) ->
     err = capsys.readouterr().err
     assert err.startswith("fleetbus: Redis at redis://127.0.0.1:1 does not answer")
     assert err.count("\n") == 1
+
+
+async def test_a_controller_that_only_the_release_before_has_registered_is_explained(
+    open_rig: OpenRig,
+) -> None:
+    rig = await open_rig("a", resources=(MAPS,))
+    rig.clusters["a"].create(MAPS, {"metadata": {"name": "good"}}, "default")
+    rig.start_reconciler()
+    rig.start_watcher("a")
+    await rig.synced("core/configmaps")
+    async with connected(rig.shared.nats_url, name="test") as bus:
+        for name, resource in (("copier", "configmaps"), ("scaler", "pods")):
+            body = {"controller": name, "filters": [f"fleetbus.events.*.core.{resource}.>"]}
+            await KeyValue(bus).put(keys.kv_controller(name), orjson.dumps(body))
+    view = await Desk(rig).explain(ask("default/good"))
+    assert [controller["controller"] for controller in view["controllers"]] == ["copier"]

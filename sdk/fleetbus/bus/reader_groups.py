@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -85,6 +86,17 @@ class Registration(msgspec.Struct, frozen=True, rename="camel"):
     """Counts the groups with other filters that ended: what they wrote last is evaluated again."""
     gone_at: int = 0
     """When the durable was deleted (ms); its name stays taken for a while."""
+
+
+class EarlierRegistration(msgspec.Struct, frozen=True, rename="camel"):
+    """The record of a controller of a release before reader groups: it has two durables in turn."""
+
+    controller: str
+    filters: list[str] = []
+    durable: str = ""
+    previous: str = ""
+    synced: str = ""
+    is_removed: bool = False
 
 
 @dataclass(frozen=True)
@@ -317,18 +329,24 @@ async def registered_controllers(bus: Bus) -> list[str]:
     Raises:
         BusError: nothing is known.
     """
-    names = {name for stored in await read_groups(bus) for name in stored.registered}
-    return sorted(names.union(await earlier_controllers(bus)))
+    return sorted(await filters_of(bus))
 
 
-async def earlier_controllers(bus: Bus) -> list[str]:
-    """Those that a process of a release before reader groups has registered.
+async def earlier_controllers(bus: Bus) -> dict[str, set[str]]:
+    """The controllers that a release before reader groups has registered, with their subjects.
 
     Raises:
         BusError: nothing is known.
     """
-    found = [key.split(".")[1:] for key in await scan_keys(bus, KV_CONTROLLERS)]
-    return sorted(parts[0] for parts in found if len(parts) == 1)
+    controllers: dict[str, set[str]] = {}
+    for key, entry in (await scan_keys(bus, KV_CONTROLLERS)).items():
+        _, name, *group = key.split(".")
+        if not group:
+            controllers[name] = set()
+            with suppress(*DECODE_ERRORS):
+                body = msgspec.json.decode(entry.value, type=EarlierRegistration)
+                controllers[name].update(body.filters)
+    return controllers
 
 
 async def filters_of(bus: Bus) -> dict[str, set[str]]:
@@ -337,11 +355,11 @@ async def filters_of(bus: Bus) -> dict[str, set[str]]:
     Raises:
         BusError: nothing is known.
     """
-    found: dict[str, set[str]] = {}
+    filters = await earlier_controllers(bus)
     for stored in await read_groups(bus):
         for name in stored.registered:
-            found.setdefault(name, set()).update(stored.group.controllers[name].filters)
-    return found
+            filters.setdefault(name, set()).update(stored.group.controllers[name].filters)
+    return filters
 
 
 async def durables_of(bus: Bus, controller: str, *, only_its_own: bool = False) -> list[str]:

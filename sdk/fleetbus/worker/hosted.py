@@ -7,10 +7,11 @@ snapshot already has. The other way round a change between the two steps would b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 import structlog
@@ -19,9 +20,10 @@ from fleetbus.bus.buffer import Delivery
 from fleetbus.bus.reader_groups import BoundDurable, ReaderGroup
 from fleetbus.bus.rejected import RejectedMessages
 from fleetbus.controller.controller import Controller
+from fleetbus.controller.filters import PartialMetadata
 from fleetbus.intake.fleet_follow import background_loops
 from fleetbus.intake.full_enqueue import FullEnqueue
-from fleetbus.intake.intake import Intake
+from fleetbus.intake.intake import Intake, ref_of
 from fleetbus.intake.recent_events import RecentEvents
 from fleetbus.intake.record import Record, Records
 from fleetbus.intake.recorded_queue import RecordedRedisQueue
@@ -49,6 +51,9 @@ log = structlog.get_logger()
 
 _FLEET_WITHIN: Final = timedelta(seconds=5)
 _TURN_WITHIN: Final = timedelta(seconds=60)
+
+
+ReadMetadata = Callable[[Delivery], PartialMetadata | None]
 
 
 class Hosted:
@@ -214,6 +219,35 @@ class Hosted:
             await self._intake.take(events, traces=carried, records=records)
         self._consumed.inc(len(events))
         self._create_series({event.cluster for event in events})
+
+    def without_refused(
+        self, part: Sequence[Delivery], records: Records, read: ReadMetadata
+    ) -> Sequence[Delivery]:
+        """Leave out the events of objects that are not selected, and were not before.
+
+        Args:
+            part: events that are in the snapshot.
+            records: what was read of them.
+            read: reads labels and annotations of each.
+        """
+        stored = records.get(self.record)
+        if not isinstance(stored, dict):
+            return part
+        events = [(d, d.message) for d in part if isinstance(d.message, Event)]
+        # Of one object all states count or none: the later one may have left the selection.
+        counting = {
+            ref
+            for delivery, event in events
+            if not (
+                stored[ref := ref_of(event)].is_empty
+                and self.router.refuses(event, partial(read, delivery))
+            )
+        }
+        if len(counting) == len(stored):
+            return part
+        kept = [delivery for delivery, event in events if ref_of(event) in counting]
+        self._consumed.inc(len(part) - len(kept))
+        return kept
 
     async def skip(self, number: int) -> None:
         """Record that events go unread: all that is known is enqueued instead (rule P12).

@@ -49,7 +49,7 @@ _CHECK_EVERY_AT_FIRST: Final = timedelta(milliseconds=100)
 """Until the first sync is done: the process is not ready before."""
 _FIRST_RESYNC: Final = timedelta(seconds=30)
 _LONGEST_RESYNC: Final = timedelta(seconds=1000)
-_REST_FACTOR: Final = 5
+_REST_FACTOR: Final = 1
 """A controller that skips events again and again rests so many times as long as enqueueing all that
 is known took."""
 _TIDY_EVERY: Final = timedelta(seconds=60)

@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 from fleetbus.bus.buffer import Delivery, FairBuffer
 from fleetbus.bus.consume import Consumer
 from fleetbus.bus.reader_groups import BoundDurable, ReaderGroup
+from fleetbus.controller.filters import PartialMetadata, read_metadata
 from fleetbus.intake.binding import Binding
 from fleetbus.intake.intake import ref_of
 from fleetbus.intake.record import Records, load_together
@@ -26,7 +27,7 @@ from fleetbus.snapshot.applied import AppliedEvents
 from fleetbus.snapshot.offsets.by_shard import ByShard
 from fleetbus.worker.backlog import LATE, PATIENCE, Backlog
 from fleetbus.worker.connections import Connections
-from fleetbus.worker.hosted import Hosted
+from fleetbus.worker.hosted import Hosted, ReadMetadata
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import STREAM
 
@@ -129,12 +130,13 @@ class Reader:
         if len(self._hosted) == 1:
             await self._hosted[0].take(list(each.values()), standing, stored)
             return
+        read = _metadata_reader()
         tasks: dict[asyncio.Task[None], tuple[Backlog, Sequence[Delivery]]] = {}
         try:
             for hosted, part in parts.items():
                 backlog = self._backlogs[hosted]
-                if part := await backlog.line_up(part):
-                    tasks[backlog.start(part, standing, stored)] = (backlog, part)
+                if new := hosted.without_refused(await backlog.line_up(part), stored, read):
+                    tasks[backlog.start(new, standing, stored)] = (backlog, new)
             late = await _wait_briefly(tasks)
         except BaseException:
             for task in tasks:
@@ -158,6 +160,20 @@ async def _wait_briefly(tasks: Collection[asyncio.Task[None]]) -> set[asyncio.Ta
         return set()
     _, late = await asyncio.wait(tasks, timeout=PATIENCE.total_seconds())
     return late
+
+
+def _metadata_reader() -> ReadMetadata:
+    """Reads labels and annotations of each event of a batch once for all controllers."""
+    found: dict[int, PartialMetadata | None] = {}
+
+    def read(delivery: Delivery) -> PartialMetadata | None:
+        if delivery.sequence not in found:
+            event = delivery.message
+            body = event.object if isinstance(event, Event) else None
+            found[delivery.sequence] = None if body is None else read_metadata(body)
+        return found[delivery.sequence]
+
+    return read
 
 
 def _events(deliveries: Iterable[Delivery]) -> list[Event]:

@@ -23,6 +23,7 @@ from fleetbus.bus.jetstream import stream_info
 from fleetbus.bus.key_value import DECODE_ERRORS
 from fleetbus.bus.reader_groups import (
     EARLIER_ENDS,
+    EarlierRegistration,
     Origin,
     Selection,
     StoredGroup,
@@ -45,17 +46,6 @@ log = structlog.get_logger()
 
 _NAME_RESTS: Final = timedelta(minutes=10)
 """A process may have slept for so long that still acknowledges to a durable that has gone."""
-
-
-class EarlierRegistration(msgspec.Struct, frozen=True, rename="camel"):
-    """The record of a controller of a release before reader groups: it has two durables in turn."""
-
-    controller: str
-    filters: list[str] = []
-    durable: str = ""
-    previous: str = ""
-    synced: str = ""
-    is_removed: bool = False
 
 
 class _Reader(NamedTuple):
