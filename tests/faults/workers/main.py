@@ -149,7 +149,8 @@ def plans_of(arguments: argparse.Namespace) -> list[WorkerPlan]:
     else:
         seeds = [arguments.seed] if arguments.seed else arguments.seeds
         kills, pauses = arguments.kills or plan.kills, arguments.pauses or plan.pauses
-        plan = replace(plan, kills=kills, pauses=pauses)
+        has_kills = plan.has_kills and not arguments.updates_only
+        plan = replace(plan, kills=kills, pauses=pauses, has_kills=has_kills)
     return [replace(plan, seed=seed, rate=arguments.rate) for seed in seeds]
 
 
@@ -165,6 +166,8 @@ def command_of(plan: WorkerPlan, *, cut: bool) -> str:
     words += [f"--seed {plan.seed} --rate {plan.rate:g}"]
     if not cut:
         words += [f"--kills {plan.kills} --pauses {plan.pauses}"]
+    if not plan.has_kills and not plan.mutation:
+        words.append("--updates-only")
     if plan.mutation:
         words += [f"--mutation {plan.mutation}"]
     return " ".join(words)
@@ -216,6 +219,7 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--pauses", type=int, help="longer than a lease, at least; 30")
     parser.add_argument("--rate", type=float, default=100.0, help="writes per second")
     parser.add_argument("--cut", action="store_true", help="the short form, with a fresh seed")
+    parser.add_argument("--updates-only", action="store_true", help="only the rolling updates")
     parser.add_argument("--keep", action="store_true", help="keep the records in any case")
     parser.add_argument(
         "--mutation", default="", choices=["", *WORKER_MUTATIONS, *ROLLOUT_MUTATIONS]

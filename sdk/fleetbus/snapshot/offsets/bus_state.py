@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fleetbus.bus.durables import consumer_info
 from fleetbus.bus.jetstream import stream_info
-from fleetbus.bus.stream_end import StreamEnd
 from fleetbus.errors import BusError
 from fleetbus.snapshot.offsets.checkpoint_store import Offset
+from fleetbus.snapshot.offsets.stream_end import StreamEnd
 
 if TYPE_CHECKING:
     from fleetbus.bus.connection import Bus

@@ -32,10 +32,10 @@ from fleetbus.bus.reader_groups import (
     forget_group,
     read_groups,
 )
-from fleetbus.bus.stream_end import StreamEnd
 from fleetbus.errors import BusError
 from fleetbus.process.clock import now_ms
 from fleetbus.process.log_once import LogOnce
+from fleetbus.snapshot.offsets.stream_end import StreamEnd
 from fleetbus_proto.keys import kv_controller
 
 if TYPE_CHECKING:

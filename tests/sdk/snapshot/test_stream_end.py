@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleetbus.bus.stream_end import StreamEnd
+from fleetbus.snapshot.offsets.stream_end import StreamEnd
 
 
 def stream(last: int, *, lag: int = 0, created: str = "today") -> dict[str, Any]:
