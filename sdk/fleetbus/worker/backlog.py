@@ -9,6 +9,7 @@ limit: a controller that is further behind skips events, and enqueues all that i
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Final
@@ -26,8 +27,10 @@ from fleetbus_proto.events import Event
 
 log = structlog.get_logger()
 
-LATE: Final = 500
+LATE: Final = 1000
 """Messages that may wait in a process for controllers that are late; each has an equal part."""
+GRACE: Final = timedelta(seconds=1)
+"""A controller that is late for longer skips events when there are too many."""
 PATIENCE: Final = timedelta(milliseconds=50)
 """A batch waits for a controller for this long; most take a few milliseconds."""
 
@@ -47,6 +50,8 @@ class Backlog:
         """By sequence: a message that is delivered again meanwhile has its place already."""
         self._last: dict[str, asyncio.Task[None]] = {}
         """The last part of each cluster that is late."""
+        self._began: dict[asyncio.Task[None], float] = {}
+        """When each part was late, the oldest first."""
         self._log_once = LogOnce()
 
     async def line_up(self, part: Sequence[Delivery]) -> Sequence[Delivery]:
@@ -62,13 +67,28 @@ class Backlog:
             if task := self._late.get(delivery.sequence):
                 delivery.unfinished.append(task)
         part = [delivery for delivery in part if delivery.sequence not in self._late]
-        behind = [delivery for delivery in part if cluster_of(delivery.subject) in self._last]
-        if behind and len(self._late) + len(behind) > self._limit:
+        behind = self._behind(part)
+        if behind and not await self._make_room(len(behind)):
             await self._hosted.skip(len(behind))
-        elif behind:
+            return [delivery for delivery in part if delivery not in behind]
+        if behind := self._behind(part):
             before = {self._last[cluster] for cluster in _clusters(behind)}
             self.note_late(self.start(behind, after=before), behind)
         return [delivery for delivery in part if delivery not in behind]
+
+    def _behind(self, part: Sequence[Delivery]) -> Sequence[Delivery]:
+        return [delivery for delivery in part if cluster_of(delivery.subject) in self._last]
+
+    async def _make_room(self, number: int) -> bool:
+        """Whether so many more messages may be late: many controllers may only be busy together."""
+        while self._late and len(self._late) + number > self._limit:
+            oldest = next(iter(self._began))
+            seconds = self._began[oldest] + GRACE.total_seconds() - time.monotonic()
+            if seconds <= 0:
+                return False
+            await asyncio.wait({oldest}, timeout=seconds)
+            await asyncio.sleep(0)  # until it is forgotten
+        return True
 
     def start(
         self,
@@ -92,12 +112,14 @@ class Backlog:
     def note_late(self, task: asyncio.Task[None], part: Sequence[Delivery]) -> None:
         """Let a batch go on without the part that a task enqueues."""
         clusters = _clusters(part)
+        self._began[task] = time.monotonic()
         for delivery in part:
             delivery.unfinished.append(task)
             self._late[delivery.sequence] = task
         self._last |= dict.fromkeys(clusters, task)
 
         def forget(_: asyncio.Task[None]) -> None:
+            del self._began[task]
             for delivery in part:
                 del self._late[delivery.sequence]
             for cluster in clusters:

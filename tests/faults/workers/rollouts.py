@@ -20,7 +20,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from fleetbus_devfleet.processes.children import Child
+from fleetbus_devfleet.processes.children import Child, ChildError
 from fleetbus_emulator.apiserver import ApiError, Cluster, serve
 from support.processes.programs import module
 from support.processes.services import Processes
@@ -33,6 +33,7 @@ _OBJECTS: Final = 6
 """That change at a time. The next ones come soon, so that at any moment of an update there are some
 whose last change it was."""
 _NEXT_AFTER: Final = 0.4
+_READY: Final = timedelta(seconds=90)
 _PATIENCE: Final = 60.0
 _POLL: Final = 0.3
 
@@ -175,9 +176,9 @@ class Rollouts:
         await asyncio.sleep(self.random.uniform(0, 1))
 
     async def _ready(self, *children: Child) -> None:
-        with suppress(AssertionError):  # a fault may keep it from that
+        with suppress(AssertionError, ChildError):  # a fault may keep it from that
             for child in children:
-                await self.services.ready(child)
+                await self.services.ready(child, _READY)
 
     def missed(self, clusters: Sequence[Cluster]) -> list[str]:
         """Find the objects whose last state a controller has not run for."""
@@ -287,7 +288,7 @@ async def rolling(
         others = [projector, *(services.watcher(cluster.name) for cluster in clusters)]
         try:
             for child in others:
-                await services.ready(child)
+                await services.ready(child, _READY)
             yield Running(clusters, rollouts, projector)
         finally:
             rollouts.kill_all()

@@ -233,7 +233,8 @@ async def test_p8_a_map_that_is_slow_holds_up_its_controller_alone(open_rig: Ope
 async def test_p12_a_controller_that_is_far_behind_holds_up_no_other_and_catches_up(
     open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleetbus.worker.backlog.LATE", 8)
+    monkeypatch.setattr("fleetbus.worker.reader.LATE", 8)
+    monkeypatch.setattr("fleetbus.worker.backlog.GRACE", timedelta(milliseconds=100))
     slow_map = SlowMap()
     good, slow = recorded("good"), recorded("slow", map=slow_map)
     rig = await started(open_rig, good, slow)
@@ -248,6 +249,23 @@ async def test_p12_a_controller_that_is_far_behind_holds_up_no_other_and_catches
     await eventually(lambda: {f"p{n}" for n in range(1, 19)} <= run_names(slow), SOON)
     await eventually(lambda: is_through(rig), SOON)
     await eventually(lambda: "p0" in run_names(slow), SOON)
+
+
+async def test_p12_one_that_is_late_for_a_moment_skips_nothing(
+    open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleetbus.worker.reader.LATE", 4)
+    monkeypatch.setattr("fleetbus.worker.backlog.GRACE", SOON)
+    slow_map = SlowMap()
+    good, slow = recorded("good"), recorded("slow", map=slow_map)
+    rig = await started(open_rig, good, slow)
+    names = create_pods(rig, *range(8))
+    await eventually(lambda: slow_map.names)
+    slow_map.may_answer.set()
+    await eventually(lambda: run_names(good) == run_names(slow) == set(names), SOON)
+    await eventually(lambda: is_through(rig), SOON)
+    [checkpoint] = await rig.redis.keys(queue("slow", "checkpoint:*"))
+    assert not await rig.redis.hget(checkpoint, "breaks")  # type: ignore[misc]
 
 
 def run_names(recorder: Recorder) -> set[str]:
