@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -21,7 +21,6 @@ from fleetbus.bus.consume import FIRST_RETRY, RETRY_PAUSE, uncancelled
 from fleetbus.intake.record import Records
 from fleetbus.process.log_once import LogOnce
 from fleetbus.process.pauses import Pauses
-from fleetbus.worker.hosted import Hosted
 from fleetbus_proto.admission import cluster_of
 from fleetbus_proto.events import Event
 
@@ -35,16 +34,25 @@ PATIENCE: Final = timedelta(milliseconds=50)
 """A batch waits for a controller for this long; most take a few milliseconds."""
 
 
+Take = Callable[[Sequence[Delivery], Sequence[Event], Records], Coroutine[Any, Any, None]]
+
+
 class Backlog:
     """The parts of batches that one controller has not enqueued yet.
 
     Args:
-        hosted: the controller.
+        name: of the controller.
+        take: enqueues what events wake.
+        skip: records that so many events go unread (rule P12).
         limit: number of messages that may be late.
     """
 
-    def __init__(self, hosted: Hosted, limit: int) -> None:
-        self._hosted = hosted
+    def __init__(
+        self, name: str, *, take: Take, skip: Callable[[int], Awaitable[None]], limit: int
+    ) -> None:
+        self._name = name
+        self._take = take
+        self._skip = skip
         self._limit = limit
         self._late: dict[int, asyncio.Task[None]] = {}
         """By sequence: a message that is delivered again meanwhile has its place already."""
@@ -69,7 +77,7 @@ class Backlog:
         part = [delivery for delivery in part if delivery.sequence not in self._late]
         behind = self._behind(part)
         if behind and not await self._make_room(len(behind)):
-            await self._hosted.skip(len(behind))
+            await self._skip(len(behind))
             return [delivery for delivery in part if delivery not in behind]
         if behind := self._behind(part):
             before = {self._last[cluster] for cluster in _clusters(behind)}
@@ -107,7 +115,7 @@ class Backlog:
             after: tasks that end before it begins.
         """
         step = self._enqueue(part, standing, records or {}, after)
-        return asyncio.create_task(step, name=f"enqueue {self._hosted.name}")
+        return asyncio.create_task(step, name=f"enqueue {self._name}")
 
     def note_late(self, task: asyncio.Task[None], part: Sequence[Delivery]) -> None:
         """Let a batch go on without the part that a task enqueues."""
@@ -120,8 +128,8 @@ class Backlog:
 
         def forget(_: asyncio.Task[None]) -> None:
             del self._began[task]
-            for delivery in part:
-                del self._late[delivery.sequence]
+            for delivery in part:  # a message may be in it twice
+                self._late.pop(delivery.sequence, None)
             for cluster in clusters:
                 if self._last[cluster] is task:
                     del self._last[cluster]
@@ -140,10 +148,10 @@ class Backlog:
         pauses = Pauses(FIRST_RETRY, RETRY_PAUSE)
         while True:
             try:
-                await uncancelled(self._hosted.take(part, standing, records))
+                await uncancelled(self._take(part, standing, records))
             except Exception as e:  # noqa: BLE001 -- its queue may be unavailable: keep the part
                 if self._log_once.should_log(str(e)):
-                    log.warning("enqueue_failed", controller=self._hosted.name, error=str(e))
+                    log.warning("enqueue_failed", controller=self._name, error=str(e))
                 await pauses.sleep()
                 standing, records = (), {}
             else:

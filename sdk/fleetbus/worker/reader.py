@@ -64,7 +64,10 @@ class Reader:
         self._applied = AppliedEvents(writer=connections.writer, reader=connections.reader)
         self._by_shard = ByShard(connections.keys, self._handle, probe=connections.reader.probe)
         self._of_all, self._watching = _by_resource(hosted)
-        self._backlogs = {each: Backlog(each, LATE // len(hosted)) for each in hosted}
+        limit = LATE // len(hosted)
+        self._backlogs = {
+            each: Backlog(each.name, take=each.take, skip=each.skip, limit=limit) for each in hosted
+        }
 
     async def run(self) -> None:
         """Consume from the durable that is ours, whichever that is at the time (rule B12)."""
