@@ -194,7 +194,7 @@ async def _is_only(rig: Rig, durable: str) -> bool:
 
 
 class SlowMap:
-    """A map that does not answer before it is told to, and what it was asked about."""
+    """A map that does not answer before it may, and what it was asked about."""
 
     def __init__(self) -> None:
         self.may_answer = asyncio.Event()
