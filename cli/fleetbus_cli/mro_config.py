@@ -82,7 +82,7 @@ def remove_mro_config(api_url: str) -> None:
 
 
 def _content(api_url: str) -> str:
-    """What the file has for an address; empty if it cannot have that."""
+    """The text of the file with an address; empty if it cannot have that."""
     parts = urllib.parse.urlsplit(api_url)
     if not parts.hostname or "@" in parts.netloc:  # a password belongs in no file of ours
         return ""

@@ -18,7 +18,7 @@ from support.api.rendered_chart import (
     find,
     of_kind,
     render,
-    render_files,
+    render_anew,
     secret,
 )
 
@@ -43,7 +43,7 @@ def test_an_upgrade_with_the_same_seed_keeps_every_password():
 
 
 def test_without_a_seed_one_is_made_and_kept_in_a_secret_of_its_own():
-    files = [render_files({}) for _ in range(2)]
+    files = [render_anew({}) for _ in range(2)]
     texts = [
         next(t for p, t in file.items() if p.endswith("templates/secrets.yaml")) for file in files
     ]

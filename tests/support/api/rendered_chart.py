@@ -130,8 +130,13 @@ def render_files(values: Object, *, name: str = "fb") -> dict[str, str]:
 
 @functools.cache
 def _files(values: str, name: str) -> dict[str, str]:
+    return render_anew(json.loads(values), name)
+
+
+def render_anew(values: Object, name: str = "fb") -> dict[str, str]:
+    """The texts of the templates by path, as another call of helm makes them."""
     with helm().Chart.load(str(CHART)) as chart:
-        return chart.render(json.loads(values), name=name, namespace=NAMESPACE)
+        return chart.render(values, name=name, namespace=NAMESPACE)
 
 
 @functools.cache
