@@ -8,6 +8,8 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 
 def each_row(
     names: str | Sequence[str], rows: Iterable[Any]
@@ -24,14 +26,14 @@ def each_row(
 
     def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
         async def await_rows(**fixtures: Any) -> None:
-            failures = list[Exception]()
+            failures = list[BaseException]()
             for row in table:
                 with _noted(failures, row):
                     await test(**fixtures, **row)
             _raise(failures)
 
         def run_rows(**fixtures: Any) -> None:
-            failures = list[Exception]()
+            failures = list[BaseException]()
             for row in table:
                 with _noted(failures, row):
                     test(**fixtures, **row)
@@ -48,16 +50,17 @@ def each_row(
 
 
 @contextmanager
-def _noted(failures: list[Exception], row: dict[str, Any]) -> Generator[None]:
+def _noted(failures: list[BaseException], row: dict[str, Any]) -> Generator[None]:
     try:
         yield
-    except Exception as e:  # noqa: BLE001 -- raised once all rows are through
+    # `pytest.fail` and a `pytest.raises` in vain are no Exceptions.
+    except (Exception, pytest.fail.Exception) as e:  # noqa: BLE001 -- raised behind the last row
         e.add_note("row: " + ", ".join(f"{name}={cell!r}" for name, cell in row.items()))
         failures.append(e)
 
 
-def _raise(failures: list[Exception]) -> None:
+def _raise(failures: list[BaseException]) -> None:
     if len(failures) == 1:
         raise failures[0]
     if failures:
-        raise ExceptionGroup(f"{len(failures)} rows", failures)
+        raise BaseExceptionGroup(f"{len(failures)} rows", failures)
