@@ -99,6 +99,8 @@ class TableListing:
         )
         limit = parameters.limit if "limit" in parameters.model_fields_set else None
         pages = await self._listing.source(parameters.as_of)
+        chosen = _Selected(pages, query, scope.fields, sort, limit)
+        first = await chosen.page(query, 0)  # what is refused is refused before the head
         members = await pages.members(query)
         rows = _Rows(
             columns,
@@ -106,8 +108,6 @@ class TableListing:
             show_labels=parameters.show_labels,
             shown_at=parse_time(members.get("asOf")),
         )
-        chosen = _Selected(pages, query, scope.fields, sort, limit)
-        first = await chosen.page(query, 0)  # what is refused is refused before the head
         head = {
             "columns": rows.definitions(),
             "resource": describe_resource(known_resource),
