@@ -42,10 +42,10 @@ ORPHANED: Final = "Orphaned"
 _MAX_LEFT_BEHIND: Final = 200
 _MAX_NAMED: Final = 5
 _BEGINNING: Final = 80
+"""Characters by which a message is found in another one, where it may be cut."""
 _NO_CLUSTERS: Final = (
     "the placement selects no cluster of the fleet; `fleetbus clusters` shows their labels"
 )
-"""Characters by which a message is found in another one, where it may be cut."""
 _STATE_ORDER: Final = list(State)
 _HEALTH_ORDER: Final = list(HealthState)
 _ROLLOUT_REASONS: Final[Mapping[str, str]] = {
