@@ -310,6 +310,7 @@ def test_the_configuration_is_durable_and_bounded():
     assert "sync_interval: always" in text
     assert "max_payload: 8388608\n" in text
     assert "http: 127.0.0.1:8222" in text
+    assert "max_file_store: 3623878656\n" in text
     for forbidden in ("leafnodes", "no_auth_user", "websocket", "mqtt", "gateway"):
         assert forbidden not in text
 
@@ -332,6 +333,11 @@ def test_what_readers_of_the_stream_load_stays_below_the_memory_limit(
         variable["name"]: variable.get("value") for variable in pod["containers"][0]["env"]
     }
     assert variables.get("GOMEMLIMIT") == environment
+
+
+def test_the_disk_holds_all_streams():
+    claim = find(render({}), "StatefulSet", "fb-fleetbus-nats")["spec"]["volumeClaimTemplates"][0]
+    assert claim["spec"]["resources"]["requests"]["storage"] == "8Gi"
 
 
 @pytest.mark.parametrize(
