@@ -22,6 +22,7 @@ from fleetbus.bus.durables import consumer_info, ensure_consumer
 from fleetbus.bus.jetstream import (
     StreamLimits,
     call_jetstream,
+    ensure_all,
     ensure_bucket,
     ensure_distribution,
     ensure_prior_states,
@@ -359,10 +360,7 @@ async def test_b12_the_server_has_room_for_all_that_the_projector_creates(
         rendered_nats(values, tmp_path) as server,
         connected(server.access("projector"), name="projector") as hub,
     ):
-        await ensure_stream(hub, limits)
-        await ensure_distribution(hub, limits)
-        await ensure_prior_states(hub, limits)
-        await ensure_bucket(hub, limits)
+        await ensure_all(hub, limits)
 
 
 @pytest.mark.parametrize("page", ["alerts.md", "upgrade.md"])

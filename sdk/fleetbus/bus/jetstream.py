@@ -58,6 +58,17 @@ class StreamLimits:
     bucket_bytes: int = 512 * 1024**2
 
 
+async def ensure_all(bus: Bus, limits: StreamLimits | None = None) -> dict[str, Any]:
+    """Create every stream and the bucket, or check them; return the info of the bucket (rule B12).
+
+    Raises:
+        Misconfigured, BusError: as for `ensure_stream`.
+    """
+    for ensure in (ensure_stream, ensure_distribution, ensure_prior_states):
+        await ensure(bus, limits)
+    return await ensure_bucket(bus, limits)
+
+
 async def ensure_stream(bus: Bus, limits: StreamLimits | None = None) -> dict[str, Any]:
     """Create the stream of events, or check its configuration; return its info (rule B12).
 

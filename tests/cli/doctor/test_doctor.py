@@ -18,9 +18,8 @@ from fleetbus.bus.durables import apply_registration, ensure_consumer, register
 from fleetbus.bus.jetstream import (
     StreamLimits,
     call_jetstream,
+    ensure_all,
     ensure_bucket,
-    ensure_distribution,
-    ensure_prior_states,
     ensure_stream,
     stream_info,
 )
@@ -80,16 +79,10 @@ async def test_what_the_projector_creates_is_missed(bus: Bus):
 
 async def test_what_is_as_it_should_be_is_not_blamed_whatever_its_limits(bus: Bus):
     limits = StreamLimits(max_bytes=2**20, max_age=timedelta(hours=2), bucket_bytes=2**21)
-    await create_all(bus, limits)
+    await ensure_all(bus, limits)
     await ensure_consumer(bus, PROJECTOR, STREAM_SUBJECTS)
     await pull(bus, PROJECTOR)
     assert await found(check_nats(bus)) == {}
-
-
-async def create_all(bus: Bus, limits: StreamLimits | None = None) -> None:
-    """Create the streams and the bucket, as the projector does."""
-    for ensure in (ensure_stream, ensure_distribution, ensure_prior_states, ensure_bucket):
-        await ensure(bus, limits)
 
 
 async def pull(bus: Bus, durable: str) -> None:
@@ -111,7 +104,7 @@ async def test_b12_a_stream_that_somebody_edited_is_named_with_the_field(bus: Bu
 
 
 async def test_b12_a_stream_of_prior_states_that_was_not_resized_is_named(bus: Bus):
-    await create_all(bus, StreamLimits(max_bytes=2**20))
+    await ensure_all(bus, StreamLimits(max_bytes=2**20))
     info = await stream_info(bus)
     assert info is not None
     larger = info["config"] | {"max_bytes": 2**21}
@@ -121,7 +114,7 @@ async def test_b12_a_stream_of_prior_states_that_was_not_resized_is_named(bus: B
 
 
 async def test_messages_that_nobody_reads_are_counted(bus: Bus):
-    await create_all(bus)
+    await ensure_all(bus)
     await ensure_consumer(bus, PROJECTOR, STREAM_SUBJECTS)
     for _ in range(3):
         await bus.request("fleetbus.status.eu1.r1", b"x")
@@ -131,7 +124,7 @@ async def test_messages_that_nobody_reads_are_counted(bus: Bus):
 
 
 async def test_a_controller_that_was_only_tried_is_no_error_on_a_dev_fleet(bus: Bus):
-    await create_all(bus)
+    await ensure_all(bus)
     await ensure_consumer(bus, PROJECTOR, STREAM_SUBJECTS)
     await register(KeyValue(bus), "tried", ["fleetbus.events.>"])
     await apply_registration(bus, KeyValue(bus), "tried")

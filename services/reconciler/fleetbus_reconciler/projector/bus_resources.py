@@ -23,10 +23,7 @@ from fleetbus.bus.durables import (
 from fleetbus.bus.jetstream import (
     Misconfigured,
     StreamLimits,
-    ensure_bucket,
-    ensure_distribution,
-    ensure_prior_states,
-    ensure_stream,
+    ensure_all,
 )
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import BusError
@@ -113,10 +110,7 @@ class BusResources:
 
     async def _ensure(self) -> str:
         """Return when the bucket was created."""
-        await ensure_stream(self._bus, self._limits)
-        await ensure_distribution(self._bus, self._limits)
-        await ensure_prior_states(self._bus, self._limits)
-        bucket = await ensure_bucket(self._bus, self._limits)
+        bucket = await ensure_all(self._bus, self._limits)
         await ensure_consumer(self._bus, PROJECTOR, list(STREAM_SUBJECTS), shards=self._shards)
         if self._archiver:
             await ensure_archiver(self._bus)
