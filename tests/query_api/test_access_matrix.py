@@ -245,9 +245,7 @@ def routes_of_the_api() -> list[Any]:
         membership=cast("Any", None),
         history=HistorySources(HistoryConnection(None), cast("Any", None)),
     )
-    routers = [getattr(each, "original_router", None) for each in app.routes]
-    own_routes = [each for each, router in zip(app.routes, routers, strict=True) if router is None]
-    return own_routes + [each for router in routers if router is not None for each in router.routes]
+    return list(app.routes)
 
 
 def bearer(token: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request
+from fastapi import FastAPI, Path, Query, Request
 from redis.asyncio import Redis
 from starlette.responses import Response
 
@@ -16,6 +16,7 @@ from fleetbus_query_api.access.authenticate import Authentication, Authenticator
 from fleetbus_query_api.access.authorise import Access
 from fleetbus_query_api.catalog.catalog import Catalog
 from fleetbus_query_api.catalog.cluster_listing import ClusterListing
+from fleetbus_query_api.catalog.routes import router as cluster_router
 from fleetbus_query_api.catalog.served import ServedKinds, TypeListing
 from fleetbus_query_api.feed.tail import FeedTail
 from fleetbus_query_api.fields.groups import FieldGroups
@@ -26,10 +27,11 @@ from fleetbus_query_api.fields.tables import FieldTables
 from fleetbus_query_api.history.actions import Actions
 from fleetbus_query_api.history.changes import FleetChanges
 from fleetbus_query_api.history.deleted import DeletedObjects
-from fleetbus_query_api.history.routes import history_router
+from fleetbus_query_api.history.routes import router as history_router
 from fleetbus_query_api.history.runs import RunReads
 from fleetbus_query_api.history.timeline import Timelines
-from fleetbus_query_api.kube.api import KubeApi, kube_router
+from fleetbus_query_api.kube.api import KubeApi
+from fleetbus_query_api.kube.api import router as kube_router
 from fleetbus_query_api.kube.objects.reading import KubeObjects
 from fleetbus_query_api.kube.objects.watching import KubeWatches
 from fleetbus_query_api.kube.openapi.documents import OpenApi
@@ -39,34 +41,37 @@ from fleetbus_query_api.limits.gate import RequestGate
 from fleetbus_query_api.limits.large_answers import ListConcurrency
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.limits.user_limits import UserLimits
-from fleetbus_query_api.membership.routes import Membership, membership_router
-from fleetbus_query_api.objects.counts import ObjectCounts, counts_router
+from fleetbus_query_api.membership.routes import Membership
+from fleetbus_query_api.membership.routes import router as membership_router
+from fleetbus_query_api.objects.counts import ObjectCounts
+from fleetbus_query_api.objects.counts import router as counts_router
 from fleetbus_query_api.objects.listing import ObjectListing
-from fleetbus_query_api.objects.mro_v1 import v1_router
-from fleetbus_query_api.objects.outliers import ObjectOutliers, outliers_router
+from fleetbus_query_api.objects.mro_v1 import NewestObjects
+from fleetbus_query_api.objects.mro_v1 import router as v1_router
+from fleetbus_query_api.objects.outliers import ObjectOutliers
+from fleetbus_query_api.objects.outliers import router as outliers_router
 from fleetbus_query_api.operations.held_deletions import HeldDeletions
 from fleetbus_query_api.operations.queues import QueueListing
-from fleetbus_query_api.operations.routes import operations_router
+from fleetbus_query_api.operations.routes import router as operations_router
 from fleetbus_query_api.page.files import Page, PageFiles
 from fleetbus_query_api.past.connection import HistoryConnection
 from fleetbus_query_api.past.pages import PastPages
 from fleetbus_query_api.past.source import PastSources
 from fleetbus_query_api.past.window import Windows
+from fleetbus_query_api.relations.owners import Relations
 from fleetbus_query_api.relations.readable_types import TypeReader
-from fleetbus_query_api.relations.routes import relations_router
+from fleetbus_query_api.relations.routes import router as relations_router
+from fleetbus_query_api.relations.where import Where
 from fleetbus_query_api.requests.parameters import (
     ListParameters,
     NoParameters,
     ResourcePath,
-    refuse_repeats,
 )
+from fleetbus_query_api.requests.routing import add_components, component, fleet_router
 from fleetbus_query_api.requests.user import RequestUser
 from fleetbus_query_api.responses.openapi import (
-    ClusterDetailModel,
-    ClusterListModel,
     ListModel,
     ObjectModel,
-    TypeListModel,
     describe_answers,
 )
 from fleetbus_query_api.responses.problem import add_problem_handlers
@@ -74,7 +79,7 @@ from fleetbus_query_api.responses.render import json_response
 from fleetbus_query_api.settings import QueryApiSettings
 from fleetbus_query_api.tables.stream import NDJSON, TableListing
 from fleetbus_query_api.watch.broadcaster import Broadcaster
-from fleetbus_query_api.watch.server_sent import events_router
+from fleetbus_query_api.watch.server_sent import router as events_router
 from fleetbus_query_api.watch.stream import Watches
 
 _DESCRIPTION: Final = """\
@@ -94,6 +99,68 @@ A resource is named as with kubectl: `pods`, `po`, `deployments.apps`, `v1/pods`
 _MEBIBYTE: Final = 1024**2
 
 _None = Annotated[NoParameters, Query()]
+
+
+def _with_table(answers: dict[int | str, dict[str, Any]]) -> dict[int | str, dict[str, Any]]:
+    """Add the JSON lines of `view=table`; OpenAPI has no schema for lines that differ."""
+    lines = {"schema": {"type": "string"}, "example": '{"columns":[…]}\n["eu1","prod","web"]\n'}
+    return {**answers, 200: {**answers[200], "content": {NDJSON: lines}}}
+
+
+router = fleet_router("objects")
+
+
+@router.get(
+    "/resources/{resource:path}",
+    responses=_with_table(describe_answers(ListModel, 404, 410)),
+)
+async def list_objects(
+    request: Request,
+    resource: ResourcePath,
+    user: RequestUser,
+    parameters: Annotated[ListParameters, Query()],
+) -> Response:
+    """List the objects of a resource in all clusters, or in some."""
+    if parameters.view == "table":
+        return await component(request, TableListing).list(user, resource, parameters)
+    return await while_connected(
+        request, component(request, ObjectListing).list(user, resource, parameters)
+    )
+
+
+@router.get(
+    "/objects/{cluster}/{resource:path}/{namespace}/{name}",
+    responses=describe_answers(ObjectModel, 404),
+)
+async def get_object(
+    request: Request,
+    cluster: str,
+    resource: ResourcePath,
+    namespace: Annotated[str, Path(description="`-` for an object without a namespace.")],
+    name: str,
+    user: RequestUser,
+    _: _None,
+) -> Response:
+    """Show one object."""
+    space = "" if namespace == "-" else namespace
+    return json_response(
+        await component(request, ObjectListing).get(user, cluster, resource, space, name)
+    )
+
+
+_ROUTERS: Final = (
+    cluster_router,
+    router,
+    counts_router,
+    outliers_router,
+    relations_router,
+    operations_router,
+    history_router,
+    v1_router,
+    events_router,
+    membership_router,
+    kube_router,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +224,6 @@ def create_app(
         slices=slices,
         access=access,
     )
-    counts = ObjectCounts(listing=listing, groups=FieldGroups(source=source, slices=slices))
-    clusters = ClusterListing(reader=reader, access=access)
     app = FastAPI(
         title="fleetbus query API",
         version="1",
@@ -166,60 +231,49 @@ def create_app(
         docs_url=None,  # their scripts come from another server
         redoc_url=None,
         redirect_slashes=False,
+        routes=[route for router in _ROUTERS for route in router.routes],
     )
     watches = Watches(Broadcaster(tail=tail, listing=listing, slices=slices, settings=settings))
     app.state.watches = watches
-    app.include_router(_cluster_router(clusters))
     served = ServedKinds(reader=reader, catalog=catalog, access=access)
-    tables = TableListing(listing=listing, slices=slices)
-    app.include_router(_object_router(listing, tables))
-    app.include_router(_type_router(TypeListing(served=served)))
-    app.include_router(counts_router(counts))
-    outliers = FieldOutliers(reader=reader, source=source, slices=slices)
-    app.include_router(outliers_router(ObjectOutliers(listing=listing, outliers=outliers)))
-    app.include_router(
-        relations_router(reader=reader, catalog=catalog, access=access, listing=listing)
-    )
-    app.include_router(
-        operations_router(
-            queues=QueueListing(redis=redis, access=access),
-            held_deletions=HeldDeletions(reader=reader, redis=redis, access=access),
-        )
-    )
-    app.include_router(
-        history_router(
-            windows=windows,
-            deleted=DeletedObjects(
-                reader=reader, listing=listing, windows=windows, access=access, slices=slices
-            ),
-            timelines=Timelines(
-                reader=reader,
-                listing=listing,
-                windows=windows,
-                actions=Actions(access=access, catalog=catalog, runs=history.runs),
-                slices=slices,
-            ),
-            changes=FleetChanges(
-                reader=reader,
-                types=TypeReader(reader=reader, catalog=catalog, access=access),
-                windows=windows,
-                slices=slices,
-                access=access,
-            ),
-        )
-    )
-    app.include_router(v1_router(reader=reader, clusters=clusters, listing=listing))
-    app.include_router(events_router(watches=watches, listing=listing))
-    app.include_router(membership_router(membership))
+    types = TypeReader(reader=reader, catalog=catalog, access=access)
     objects = KubeObjects(reader=reader, listing=listing, slices=slices)
-    kube = KubeApi(
-        served=served,
-        objects=objects,
-        openapi=OpenApi(served=served, listing=listing, reader=reader),
-        watches=KubeWatches(watches=watches, objects=objects),
-        reviews=Reviews(catalog=catalog, access=access),
+    outliers = FieldOutliers(reader=reader, source=source, slices=slices)
+    add_components(
+        app,
+        ClusterListing(reader=reader, access=access),
+        TypeListing(served=served),
+        listing,
+        TableListing(listing=listing, slices=slices),
+        ObjectCounts(listing=listing, groups=FieldGroups(source=source, slices=slices)),
+        ObjectOutliers(listing=listing, outliers=outliers),
+        Where(reader=reader, types=types),
+        Relations(reader=reader, catalog=catalog, access=access, listing=listing, types=types),
+        QueueListing(redis=redis, access=access),
+        HeldDeletions(reader=reader, redis=redis, access=access),
+        windows,
+        DeletedObjects(
+            reader=reader, listing=listing, windows=windows, access=access, slices=slices
+        ),
+        Timelines(
+            reader=reader,
+            listing=listing,
+            windows=windows,
+            actions=Actions(access=access, catalog=catalog, runs=history.runs),
+            slices=slices,
+        ),
+        FleetChanges(reader=reader, types=types, windows=windows, slices=slices, access=access),
+        NewestObjects(reader=reader, listing=listing),
+        watches,
+        membership,
+        KubeApi(
+            served=served,
+            objects=objects,
+            openapi=OpenApi(served=served, listing=listing, reader=reader),
+            watches=KubeWatches(watches=watches, objects=objects),
+            reviews=Reviews(catalog=catalog, access=access),
+        ),
     )
-    app.include_router(kube_router(kube))
     add_problem_handlers(app)
     app.add_middleware(ListConcurrency)
     app.add_middleware(UserLimits, settings=settings)
@@ -229,77 +283,3 @@ def create_app(
     app.add_middleware(Page, files=PageFiles.load())  # before whoever asks for a token
     app.add_middleware(RequestGate, only_loopback=authenticator is None)
     return app
-
-
-def _cluster_router(listing: ClusterListing) -> APIRouter:
-    router = APIRouter(
-        prefix="/fleet/v1", tags=["clusters"], dependencies=[Depends(refuse_repeats)]
-    )
-
-    @router.get("/clusters", responses=describe_answers(ClusterListModel))
-    async def list_clusters(user: RequestUser, _: _None) -> Response:
-        """List the clusters of the fleet."""
-        return json_response(await listing.list(user))
-
-    @router.get("/clusters/{name}", responses=describe_answers(ClusterDetailModel, 404))
-    async def get_cluster(name: str, user: RequestUser, _: _None) -> Response:
-        """Show one cluster and what is known of its resources."""
-        return json_response(await listing.get(user, name))
-
-    return router
-
-
-def _type_router(types: TypeListing) -> APIRouter:
-    router = APIRouter(
-        prefix="/fleet/v1", tags=["clusters"], dependencies=[Depends(refuse_repeats)]
-    )
-
-    @router.get("/resources", responses=describe_answers(TypeListModel))
-    async def list_types(user: RequestUser, _: _None) -> Response:
-        """List the types of resources in the fleet, with their short names and categories."""
-        return json_response(await types.list(user))
-
-    return router
-
-
-def _object_router(listing: ObjectListing, tables: TableListing) -> APIRouter:
-    router = APIRouter(prefix="/fleet/v1", tags=["objects"], dependencies=[Depends(refuse_repeats)])
-
-    @router.get(
-        "/resources/{resource:path}",
-        responses=_with_table(describe_answers(ListModel, 404, 410)),
-    )
-    async def list_objects(
-        request: Request,
-        resource: ResourcePath,
-        user: RequestUser,
-        parameters: Annotated[ListParameters, Query()],
-    ) -> Response:
-        """List the objects of a resource in all clusters, or in some."""
-        if parameters.view == "table":
-            return await tables.list(user, resource, parameters)
-        return await while_connected(request, listing.list(user, resource, parameters))
-
-    @router.get(
-        "/objects/{cluster}/{resource:path}/{namespace}/{name}",
-        responses=describe_answers(ObjectModel, 404),
-    )
-    async def get_object(
-        cluster: str,
-        resource: ResourcePath,
-        namespace: Annotated[str, Path(description="`-` for an object without a namespace.")],
-        name: str,
-        user: RequestUser,
-        _: _None,
-    ) -> Response:
-        """Show one object."""
-        space = "" if namespace == "-" else namespace
-        return json_response(await listing.get(user, cluster, resource, space, name))
-
-    return router
-
-
-def _with_table(answers: dict[int | str, dict[str, Any]]) -> dict[int | str, dict[str, Any]]:
-    """Add the JSON lines of `view=table`; OpenAPI has no schema for lines that differ."""
-    lines = {"schema": {"type": "string"}, "example": '{"columns":[…]}\n["eu1","prod","web"]\n'}
-    return {**answers, 200: {**answers[200], "content": {NDJSON: lines}}}

@@ -21,6 +21,7 @@ from fleetbus_query_api.kube.problems import UpgradeProblem, no_path, no_subreso
 from fleetbus_query_api.kube.reviews.reviews import Reviews
 from fleetbus_query_api.kube.waits import refuse_waiting, shows_all
 from fleetbus_query_api.requests.kube_paths import parse_path, review_kind
+from fleetbus_query_api.requests.routing import component
 from fleetbus_query_api.requests.user import RequestUser, User
 from fleetbus_query_api.responses.render import json_response
 
@@ -131,23 +132,23 @@ def _document(tree: dict[str, Any]) -> Response:
     return json_response(msgspec.json.encode(tree))
 
 
-def kube_router(api: KubeApi) -> APIRouter:
-    """Build the routes; their own discovery and OpenAPI describe them, not that of this API."""
-    router = APIRouter(prefix="/kube", include_in_schema=False)
+router = APIRouter(prefix="/kube", include_in_schema=False)
+"""Their own discovery and OpenAPI describe these routes, not those of this API."""
 
-    @router.get("/{cluster}")
-    async def answer_root(request: Request, user: RequestUser, cluster: str) -> Response:
-        """Answer the root of a cluster, or of the fleet."""
-        return await api.answer(request, user, cluster, "")
 
-    @router.get("/{cluster}/{path:path}")
-    async def answer(request: Request, user: RequestUser, cluster: str, path: str) -> Response:
-        """Answer any path of a cluster, or of the fleet."""
-        return await api.answer(request, user, cluster, path)
+@router.get("/{cluster}")
+async def answer_root(request: Request, user: RequestUser, cluster: str) -> Response:
+    """Answer the root of a cluster, or of the fleet."""
+    return await component(request, KubeApi).answer(request, user, cluster, "")
 
-    @router.post("/{cluster}/{path:path}")
-    async def review(request: Request, user: RequestUser, cluster: str, path: str) -> Response:
-        """Answer a review: the gate lets nothing else be posted."""
-        return await api.review(request, user, cluster, path)
 
-    return router
+@router.get("/{cluster}/{path:path}")
+async def answer(request: Request, user: RequestUser, cluster: str, path: str) -> Response:
+    """Answer any path of a cluster, or of the fleet."""
+    return await component(request, KubeApi).answer(request, user, cluster, path)
+
+
+@router.post("/{cluster}/{path:path}")
+async def review(request: Request, user: RequestUser, cluster: str, path: str) -> Response:
+    """Answer a review: the gate lets nothing else be posted."""
+    return await component(request, KubeApi).review(request, user, cluster, path)

@@ -27,6 +27,7 @@ from fleetbus_query_api.membership.rights import (
 )
 from fleetbus_query_api.membership.upload import FIELD, read_kubeconfig
 from fleetbus_query_api.requests.parameters import check_repeats
+from fleetbus_query_api.requests.routing import component
 from fleetbus_query_api.requests.user import RequestUser, User
 from fleetbus_query_api.responses.problem import (
     BadRequestProblem,
@@ -191,23 +192,6 @@ class Membership:
             self._busy.discard(name)
 
 
-def membership_router(membership: Membership) -> APIRouter:
-    """Build the routes that write."""
-    router = APIRouter(prefix="/v1", tags=["multi_resource_operator"])
-
-    @router.post("/join", openapi_extra=_JOIN_OPENAPI)
-    async def join_cluster(request: Request, user: RequestUser) -> Response:
-        """Make a cluster a member of the fleet, with your rights on the hub."""
-        return await membership.join(request, user)
-
-    @router.delete("/unjoin", openapi_extra=_UNJOIN_OPENAPI)
-    async def unjoin_cluster(request: Request, user: RequestUser) -> Response:
-        """Let a cluster leave the fleet, with your rights on the hub; its objects stay there."""
-        return await membership.unjoin(request, user)
-
-    return router
-
-
 def _parameter(name: str, kind: str, description: str) -> dict[str, Any]:
     parameter = {"name": name, "in": "query", "schema": {"type": kind}, "description": description}
     return parameter | {"required": name == "cluster"}
@@ -250,3 +234,18 @@ _UNJOIN_OPENAPI: Final[dict[str, Any]] = {
     "parameters": [_NAME],
     "responses": _answers(*_COMMON, 404),
 }
+
+
+router = APIRouter(prefix="/v1", tags=["multi_resource_operator"])
+
+
+@router.post("/join", openapi_extra=_JOIN_OPENAPI)
+async def join_cluster(request: Request, user: RequestUser) -> Response:
+    """Make a cluster a member of the fleet, with your rights on the hub."""
+    return await component(request, Membership).join(request, user)
+
+
+@router.delete("/unjoin", openapi_extra=_UNJOIN_OPENAPI)
+async def unjoin_cluster(request: Request, user: RequestUser) -> Response:
+    """Let a cluster leave the fleet, with your rights on the hub; its objects stay there."""
+    return await component(request, Membership).unjoin(request, user)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Query, Request
 from starlette.responses import Response
 
 from fleetbus_query_api.fields.groups import MAX_KEYS, FieldGroups, render_value
@@ -16,7 +16,8 @@ from fleetbus_query_api.objects.listing import (
     describe_resource,
     with_undecided,
 )
-from fleetbus_query_api.requests.parameters import CountParameters, ResourcePath, refuse_repeats
+from fleetbus_query_api.requests.parameters import CountParameters, ResourcePath
+from fleetbus_query_api.requests.routing import component, fleet_router
 from fleetbus_query_api.requests.user import RequestUser, User
 from fleetbus_query_api.responses.openapi import CountModel, describe_answers
 from fleetbus_query_api.responses.render import render_freshness
@@ -67,18 +68,17 @@ class ObjectCounts:
         )
 
 
-def counts_router(counts: ObjectCounts) -> APIRouter:
-    """Build the route of counts."""
-    router = APIRouter(prefix="/fleet/v1", tags=["objects"], dependencies=[Depends(refuse_repeats)])
+router = fleet_router("objects")
 
-    @router.get("/counts/{resource:path}", responses=describe_answers(CountModel, 404))
-    async def count_objects(
-        request: Request,
-        resource: ResourcePath,
-        user: RequestUser,
-        parameters: Annotated[CountParameters, Query()],
-    ) -> Response:
-        """Count the objects of a resource in all clusters, or in some, by any of their fields."""
-        return await while_connected(request, counts.count(user, resource, parameters))
 
-    return router
+@router.get("/counts/{resource:path}", responses=describe_answers(CountModel, 404))
+async def count_objects(
+    request: Request,
+    resource: ResourcePath,
+    user: RequestUser,
+    parameters: Annotated[CountParameters, Query()],
+) -> Response:
+    """Count the objects of a resource in all clusters, or in some, by any of their fields."""
+    return await while_connected(
+        request, component(request, ObjectCounts).count(user, resource, parameters)
+    )

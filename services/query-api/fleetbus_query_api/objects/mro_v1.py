@@ -26,6 +26,7 @@ from fleetbus_query_api.fields.list_page import ListPage
 from fleetbus_query_api.fields.order import parse_sort
 from fleetbus_query_api.objects.listing import ObjectListing, members_of
 from fleetbus_query_api.requests.parameters import check_repeats, require_few
+from fleetbus_query_api.requests.routing import component
 from fleetbus_query_api.requests.user import RequestUser, User
 from fleetbus_query_api.responses.problem import BadRequestProblem
 from fleetbus_query_api.responses.render import (
@@ -114,29 +115,27 @@ def _read_limit(text: str) -> int:
     return int(text)
 
 
-def v1_router(
-    *, reader: SnapshotReader, clusters: ClusterListing, listing: ObjectListing
-) -> APIRouter:
-    """Build the routes below /v1."""
-    router = APIRouter(prefix="/v1", tags=["multi_resource_operator"])
-    newest = _NewestObjects(reader=reader, listing=listing)
+router = APIRouter(prefix="/v1", tags=["multi_resource_operator"])
 
-    @router.get("/list", openapi_extra=_OPENAPI)
-    async def list_objects(request: Request, user: RequestUser) -> Response:
-        """List objects, newest first."""
-        return await newest.answer(request, user, _object)
 
-    @router.get("/list_with_cluster", openapi_extra=_OPENAPI)
-    async def list_with_cluster(request: Request, user: RequestUser) -> Response:
-        """List objects, newest first, each with the name of its cluster."""
-        return await newest.answer(request, user, _object_with_cluster)
+@router.get("/list", openapi_extra=_OPENAPI)
+async def list_objects(request: Request, user: RequestUser) -> Response:
+    """List objects, newest first."""
+    return await component(request, NewestObjects).answer(request, user, _object)
 
-    @router.get("/list_cluster")
-    async def list_clusters(request: Request, user: RequestUser) -> Response:
-        """List clusters."""
-        return await _list_clusters(clusters, user, request.query_params.multi_items())
 
-    return router
+@router.get("/list_with_cluster", openapi_extra=_OPENAPI)
+async def list_with_cluster(request: Request, user: RequestUser) -> Response:
+    """List objects, newest first, each with the name of its cluster."""
+    return await component(request, NewestObjects).answer(request, user, _object_with_cluster)
+
+
+@router.get("/list_cluster")
+async def list_clusters(request: Request, user: RequestUser) -> Response:
+    """List clusters."""
+    return await _list_clusters(
+        component(request, ClusterListing), user, request.query_params.multi_items()
+    )
 
 
 async def _list_clusters(
@@ -161,7 +160,7 @@ async def _list_clusters(
     return json_response(msgspec.json.encode(rows), headers=incomplete_header(freshness))
 
 
-class _NewestObjects:
+class NewestObjects:
     """Lists the newest objects of a resource, found by their creation time alone.
 
     Args:

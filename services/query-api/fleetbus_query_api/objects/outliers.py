@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Query, Request
 from starlette.responses import Response
 
 from fleetbus_proto.keys import split_object_key
@@ -20,8 +20,8 @@ from fleetbus_query_api.objects.listing import (
 from fleetbus_query_api.requests.parameters import (
     OutlierParameters,
     ResourcePath,
-    refuse_repeats,
 )
+from fleetbus_query_api.requests.routing import component, fleet_router
 from fleetbus_query_api.requests.user import RequestUser, User
 from fleetbus_query_api.responses.openapi import OutlierListModel, describe_answers
 from fleetbus_query_api.responses.render import render_freshness
@@ -81,18 +81,17 @@ def _render(outlier: Outlier) -> dict[str, Any]:
     }
 
 
-def outliers_router(outliers: ObjectOutliers) -> APIRouter:
-    """Build the route of outliers."""
-    router = APIRouter(prefix="/fleet/v1", tags=["objects"], dependencies=[Depends(refuse_repeats)])
+router = fleet_router("objects")
 
-    @router.get("/outliers/{resource:path}", responses=describe_answers(OutlierListModel, 404, 410))
-    async def list_outliers(
-        request: Request,
-        resource: ResourcePath,
-        user: RequestUser,
-        parameters: Annotated[OutlierParameters, Query()],
-    ) -> Response:
-        """List objects of the same namespace and name that differ between clusters, and where."""
-        return await while_connected(request, outliers.list(user, resource, parameters))
 
-    return router
+@router.get("/outliers/{resource:path}", responses=describe_answers(OutlierListModel, 404, 410))
+async def list_outliers(
+    request: Request,
+    resource: ResourcePath,
+    user: RequestUser,
+    parameters: Annotated[OutlierParameters, Query()],
+) -> Response:
+    """List objects of the same namespace and name that differ between clusters, and where."""
+    return await while_connected(
+        request, component(request, ObjectOutliers).list(user, resource, parameters)
+    )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Query, Request
 from starlette.responses import Response
 
 from fleetbus_query_api.operations.held_deletions import HeldDeletions
 from fleetbus_query_api.operations.models import HeldDeletionsModel, QueueListModel
 from fleetbus_query_api.operations.queues import QueueListing
-from fleetbus_query_api.requests.parameters import NoParameters, refuse_repeats
+from fleetbus_query_api.requests.parameters import NoParameters
+from fleetbus_query_api.requests.routing import component, fleet_router
 from fleetbus_query_api.requests.user import RequestUser
 from fleetbus_query_api.responses.openapi import describe_answers
 from fleetbus_query_api.responses.render import json_response
@@ -18,20 +19,16 @@ from fleetbus_query_api.responses.render import json_response
 _None = Annotated[NoParameters, Query()]
 
 
-def operations_router(*, queues: QueueListing, held_deletions: HeldDeletions) -> APIRouter:
-    """Build the routes."""
-    router = APIRouter(
-        prefix="/fleet/v1", tags=["operations"], dependencies=[Depends(refuse_repeats)]
-    )
+router = fleet_router("operations")
 
-    @router.get("/queues", responses=describe_answers(QueueListModel, 403))
-    async def list_queues(user: RequestUser, _: _None) -> Response:
-        """List the workqueue of each controller: what waits, what runs, what is in quarantine."""
-        return json_response(await queues.list(user))
 
-    @router.get("/held-deletions", responses=describe_answers(HeldDeletionsModel, 403, 404))
-    async def list_held_deletions(user: RequestUser, _: _None) -> Response:
-        """List the deletions that wait for a person, and the fleet's budget of deletions."""
-        return json_response(await held_deletions.list(user))
+@router.get("/queues", responses=describe_answers(QueueListModel, 403))
+async def list_queues(request: Request, user: RequestUser, _: _None) -> Response:
+    """List the workqueue of each controller: what waits, what runs, what is in quarantine."""
+    return json_response(await component(request, QueueListing).list(user))
 
-    return router
+
+@router.get("/held-deletions", responses=describe_answers(HeldDeletionsModel, 403, 404))
+async def list_held_deletions(request: Request, user: RequestUser, _: _None) -> Response:
+    """List the deletions that wait for a person, and the fleet's budget of deletions."""
+    return json_response(await component(request, HeldDeletions).list(user))

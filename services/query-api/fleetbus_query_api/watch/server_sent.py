@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import Header, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
@@ -21,9 +21,9 @@ from fleetbus_query_api.objects.listing import ObjectListing
 from fleetbus_query_api.requests.parameters import (
     MAX_SELECTOR,
     Names,
-    refuse_repeats,
     require_few,
 )
+from fleetbus_query_api.requests.routing import component, fleet_router
 from fleetbus_query_api.requests.user import RequestUser
 from fleetbus_query_api.responses.openapi import ItemModel, describe_answers
 from fleetbus_query_api.responses.problem import BadRequestProblem, Problem
@@ -145,45 +145,57 @@ class FreshnessReports:
         return b": still watching\n\n"
 
 
-def events_router(*, watches: Watches, listing: ObjectListing) -> APIRouter:
-    """Build the route of events."""
-    router = APIRouter(prefix="/fleet/v1", tags=["objects"], dependencies=[Depends(refuse_repeats)])
-
-    @router.get("/events", responses=_describe(), response_class=_EventStream)
-    async def stream_events(
-        request: Request,
-        user: RequestUser,
-        parameters: Annotated[EventParameters, Query()],
-        last_event_id: Annotated[
-            str,
-            Header(
-                alias="Last-Event-ID",
-                max_length=64,
-                description="`id` of the last event: what changed after it is sent.",
-            ),
-        ] = "",
-    ) -> Response:
-        """Stream the changes of a resource as server-sent events.
-
-        `added`, `modified` and `deleted` have an object as in a list, and the version as `id`; a
-        `deleted` has the last state, or what is known of it. Objects of the present state have the
-        `id` 0: who is cut off among them gets all of them again. `bookmark` has an `id` only.
-        `freshness` tells which clusters are incomplete, and comes again when that changes. `error`
-        is the last event: after status 410 list again, and go on from the version of the list.
-        """
-        return await _open(watches, listing, request, user, parameters, last_event_id)
-
-    return router
+def _read_version(text: str) -> str:
+    if text.isascii() and text.isdigit() and len(text) < 20:  # noqa: PLR2004
+        return text
+    raise BadRequestProblem(f"header Last-Event-ID: {text[:30]!r} is not the id of an event")
 
 
-async def _open(
-    watches: Watches,
-    listing: ObjectListing,
+def _block(name: str, data: bytes, version: int | None = None) -> bytes:
+    head = b"" if version is None else b"id: %d\n" % version
+    # A line break ends the data; in JSON it is only space between the parts.
+    return head + b"event: %b\ndata: %b\n\n" % (
+        name.encode(),
+        data.replace(b"\r", b" ").replace(b"\n", b" "),
+    )
+
+
+def _state_of(freshness: Freshness) -> tuple[str, bool]:
+    return str(freshness.state), freshness.is_complete
+
+
+def _describe() -> dict[int | str, dict[str, Any]]:
+    answers = describe_answers(ItemModel, 404)
+    content = {EVENT_STREAM: {"schema": {"type": "string"}, "example": _EXAMPLE}}
+    return {**answers, 200: {"description": "A stream of events", "content": content}}
+
+
+router = fleet_router("objects")
+
+
+@router.get("/events", responses=_describe(), response_class=_EventStream)
+async def stream_events(
     request: Request,
     user: RequestUser,
-    parameters: EventParameters,
-    last_event_id: str,
+    parameters: Annotated[EventParameters, Query()],
+    last_event_id: Annotated[
+        str,
+        Header(
+            alias="Last-Event-ID",
+            max_length=64,
+            description="`id` of the last event: what changed after it is sent.",
+        ),
+    ] = "",
 ) -> Response:
+    """Stream the changes of a resource as server-sent events.
+
+    `added`, `modified` and `deleted` have an object as in a list, and the version as `id`; a
+    `deleted` has the last state, or what is known of it. Objects of the present state have the
+    `id` 0: who is cut off among them gets all of them again. `bookmark` has an `id` only.
+    `freshness` tells which clusters are incomplete, and comes again when that changes. `error`
+    is the last event: after status 410 list again, and go on from the version of the list.
+    """
+    watches, listing = component(request, Watches), component(request, ObjectListing)
     labels = LabelSelector.parse(parameters.label_selector)
     fields = FieldSelector.parse(parameters.field_selector)
     require_few("labelSelector", len(labels.requirements))
@@ -212,28 +224,3 @@ async def _open(
     )
     # Proxies must not collect the events.
     return WatchResponse(watch, EVENT_STREAM, {"X-Accel-Buffering": "no"})
-
-
-def _read_version(text: str) -> str:
-    if text.isascii() and text.isdigit() and len(text) < 20:  # noqa: PLR2004
-        return text
-    raise BadRequestProblem(f"header Last-Event-ID: {text[:30]!r} is not the id of an event")
-
-
-def _block(name: str, data: bytes, version: int | None = None) -> bytes:
-    head = b"" if version is None else b"id: %d\n" % version
-    # A line break ends the data; in JSON it is only space between the parts.
-    return head + b"event: %b\ndata: %b\n\n" % (
-        name.encode(),
-        data.replace(b"\r", b" ").replace(b"\n", b" "),
-    )
-
-
-def _state_of(freshness: Freshness) -> tuple[str, bool]:
-    return str(freshness.state), freshness.is_complete
-
-
-def _describe() -> dict[int | str, dict[str, Any]]:
-    answers = describe_answers(ItemModel, 404)
-    content = {EVENT_STREAM: {"schema": {"type": "string"}, "example": _EXAMPLE}}
-    return {**answers, 200: {"description": "A stream of events", "content": content}}
