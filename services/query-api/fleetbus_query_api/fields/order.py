@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from datetime import datetime
 from functools import total_ordering
@@ -25,6 +26,9 @@ _DECIMAL: Final = {"n": 1e-9, "u": 1e-6, "m": 1e-3} | {
     sign: 1000**power for power, sign in enumerate("kMGTPE", 1)
 }
 _SUFFIXES: Final[dict[str, float]] = {**_BINARY, **_DECIMAL}
+_EXACT: Final = 2**63
+"""Integers up to it are sorted exactly, and fit into a token, which may negate them."""
+_LARGEST: Final = sys.float_info.max
 
 CLUSTER: Final = FieldPath(("cluster",))
 NAMESPACE: Final = FieldPath(("metadata", "namespace"))
@@ -134,11 +138,11 @@ def _read(value: Scalar) -> tuple[int, float | str]:
     if isinstance(value, bool):
         return _BOOL, int(value)
     if isinstance(value, (int, float)):
-        return _NUMBER, value
+        return _NUMBER, _bounded(value)
     if match := _QUANTITY.fullmatch(value):
         number = _quantity(match[1], match[2] or "")
         if number is not None:
-            return _NUMBER, number
+            return _NUMBER, _bounded(number)
     if _RFC3339.fullmatch(value):
         try:
             return _TIME, datetime.fromisoformat(value).timestamp()
@@ -147,8 +151,15 @@ def _read(value: Scalar) -> tuple[int, float | str]:
     return _TEXT, value[:_COMPARED]
 
 
+def _bounded(number: float) -> float:
+    """The number as a token can have it: a large one has the size of the nearest float."""
+    if isinstance(number, int) and abs(number) > _EXACT:
+        return float(max(min(number, int(_LARGEST)), -int(_LARGEST)))
+    return number
+
+
 def _quantity(digits: str, suffix: str) -> float | None:
-    if suffix[:1] in {"e", "E"} and len(suffix) > 1:
+    if suffix[-1:].isdecimal():  # an exponent
         return float(digits + suffix)
     factor = _SUFFIXES.get(suffix, 1 if not suffix else None)
     if factor is None:
