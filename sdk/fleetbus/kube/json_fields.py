@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 Tree = dict[str, Any]
+MOST_READ: Final = 5_000
+"""Elements of a list inside an object that are read; Kubernetes allows no list nearly as long."""
 
 
 def look(tree: object, *path: str) -> Any:
@@ -50,6 +52,19 @@ def many(tree: object, *path: str) -> Sequence[Tree]:
     return [cast("Tree", item) for item in cast("list[object]", value) if isinstance(item, dict)]
 
 
+def first_maps(tree: object, *path: str) -> Sequence[Tree]:
+    """Return the mappings among the first `MOST_READ` elements of the list at a path.
+
+    For lists inside an object of a member: it may have half a million elements, and whoever reads
+    it several times on an event loop would stall everybody.
+    """
+    value = look(tree, *path)
+    if not isinstance(value, list):
+        return ()
+    elements = cast("list[object]", value)[:MOST_READ]
+    return [cast("Tree", item) for item in elements if isinstance(item, dict)]
+
+
 def labels(obj: object) -> dict[str, str]:
     """Return the labels of an object."""
     every = mapping(obj, "metadata", "labels")
@@ -64,4 +79,4 @@ def pairs(tree: object, *path: str) -> str:
 def condition(status: object, kind: str) -> Tree:
     """Return the first condition of a type from a status; empty if there is none."""
     absent: Tree = {}
-    return next((c for c in many(status, "conditions") if c.get("type") == kind), absent)
+    return next((c for c in first_maps(status, "conditions") if c.get("type") == kind), absent)

@@ -14,15 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleetbus.kube.client import KubeClient
+from fleetbus.kube.json_fields import MOST_READ
 from fleetbus.kube.trees import read_tree
 from fleetbus_distributor.health.cluster_health import ClusterHealth, StatusRules
 from fleetbus_distributor.health.feedback import Feedback
-from fleetbus_distributor.health.health import KINDS
+from fleetbus_distributor.health.health import KINDS, health_of
+from fleetbus_distributor.health.pod_failures import pod_failure
 from fleetbus_distributor.health.result import HealthState
 from fleetbus_distributor.health.rules import HealthRule
 from fleetbus_distributor.hub.entries import write_entry
 from fleetbus_distributor.rollout import quiet
 from fleetbus_distributor.targets.outcome import ClusterOutcome
+from support.calls import counted_calls
 from support.full import examples
 from support.objects import config_map
 from support.rigs.distributor import Rig, distributor_rig
@@ -51,6 +54,7 @@ JSON = st.recursive(
     ),
     max_leaves=25,
 )
+STARTED_AGAIN = {"containerStatuses": [{"name": "c", "restartCount": 1}]}
 OBJECTS = st.dictionaries(
     st.sampled_from(["metadata", "spec", "status", "count"]), JSON, max_size=4
 )
@@ -172,3 +176,30 @@ async def test_d17_odd_pods_of_one_member_end_no_round(
         rig.edit(placement={"clusters": [{"name": "t1"}, {"name": "t4"}]})
         await rounds(rig, 2)
         assert values(rig)["t2"] == ""
+
+
+@each_row("kind", [("", "Pod"), ("apps", "Deployment"), ("batch", "Job"), ("example.org", "Other")])
+def test_the_health_of_any_object_takes_bounded_work(kind: tuple[str, str]):
+    """Statuses of 450,000 containers stalled the rounds of all clusters for a second."""
+    group, name = kind
+    elements: list[Any] = [{}] * 10 * MOST_READ
+    status = {"conditions": elements, "phase": "Running", "containerStatuses": elements}
+    status["initContainerStatuses"] = elements
+    version = f"{group}/v1" if group else "v1"
+    obj = {"apiVersion": version, "kind": name, "metadata": {"name": "web"}, "status": status}
+    with counted_calls() as calls:
+        health_of(obj)
+        pod_failure([obj])
+        list(quiet.restarts([obj], {"web"}))
+    assert calls.count < 150 * MOST_READ
+
+
+def test_trouble_of_ours_is_found_among_many_names_with_little_work():
+    names = {f"web-{number}" for number in range(1_000)}
+    pods = [{"metadata": {"name": f"other-{number}"}} for number in range(1_000)]
+    pods += [{"metadata": {"name": "web-7-x-y", "uid": "u"}, "status": STARTED_AGAIN}]
+    pods += [{"metadata": {"name": name}, "status": STARTED_AGAIN} for name in ("web-", "web", "")]
+    with counted_calls() as calls:
+        news = list(quiet.restarts(pods, names))
+    assert [text for _, text in news] == ["Pod web-7-x-y: restarted"]
+    assert calls.count < 50 * len(pods)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fleetbus.kube.json_fields import condition, many, mapping, number, string
+from fleetbus.kube.json_fields import condition, first_maps, mapping, number, string
 from fleetbus_distributor.health.fields import Tree, is_false, is_observed, is_true
 from fleetbus_distributor.health.result import (
     HEALTHY,
@@ -85,7 +85,7 @@ def service(obj: Tree, status: Tree) -> Health:
     """A load balancer has an address; every other Service is healthy at once."""
     if mapping(obj, "spec").get("type") != "LoadBalancer":
         return HEALTHY
-    if many(status, "loadBalancer", "ingress"):
+    if first_maps(status, "loadBalancer", "ingress"):
         return HEALTHY
     return progressing("NoAddress", "its load balancer has no address")
 

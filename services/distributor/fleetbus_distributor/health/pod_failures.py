@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from fleetbus.kube.json_fields import condition, many, mapping, number, string
+from fleetbus.kube.json_fields import condition, first_maps, mapping, number, string
 from fleetbus.process.redact import cut
 from fleetbus_distributor.health.fields import Tree, is_true
 
@@ -127,7 +127,7 @@ def _failure(about: str, reason: str, message: object) -> Failure:
 
 
 def _containers(status: Tree) -> list[Tree]:
-    return [container for field in _CONTAINERS for container in many(status, field)]
+    return [container for field in _CONTAINERS for container in first_maps(status, field)]
 
 
 def _name(obj: Tree) -> str:

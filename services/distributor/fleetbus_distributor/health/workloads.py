@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from fleetbus.kube.json_fields import condition, many, mapping, number, string
+from fleetbus.kube.json_fields import condition, first_maps, mapping, number, string
 from fleetbus_distributor.health.fields import Tree, is_observed, is_true
 from fleetbus_distributor.health.pod_failures import is_stuck
 from fleetbus_distributor.health.result import (
@@ -135,7 +135,7 @@ def _not_ready(status: Tree) -> Health:
 
 def _containers(status: Tree) -> list[dict[str, Any]]:
     names = ("initContainerStatuses", "containerStatuses")
-    return [container for name in names for container in many(status, name)]
+    return [container for name in names for container in first_maps(status, name)]
 
 
 def _waiting(status: Tree) -> Iterator[str]:
@@ -145,7 +145,7 @@ def _waiting(status: Tree) -> Iterator[str]:
 
 def _terminated(status: Tree, state: str) -> Iterator[str]:
     """Reasons why containers have ended, other than by success."""
-    for container in many(status, "containerStatuses"):
+    for container in first_maps(status, "containerStatuses"):
         terminated = mapping(container, state, "terminated")
         if terminated and number(terminated, "exitCode") != 0:
             yield string(terminated, "reason") or "Error"

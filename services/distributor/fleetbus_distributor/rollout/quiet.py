@@ -20,7 +20,7 @@ import structlog
 
 from fleetbus.errors import FleetbusError
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.json_fields import many, mapping, number, string
+from fleetbus.kube.json_fields import first_maps, many, mapping, number, string
 from fleetbus.process.redact import cut
 from fleetbus_distributor.fleet_view import TargetClients
 from fleetbus_distributor.hub.rollout_state import GateState
@@ -32,6 +32,7 @@ log = structlog.get_logger()
 _TIMEOUT: Final = timedelta(seconds=10)
 _IN_FLIGHT: Final = 10
 _MAX_SHOWN: Final = 160
+_LONGEST_NAME: Final = 253
 _MAX_KEYS: Final = 50
 """Keys of one cluster: with more trouble than that, every look finds something new."""
 
@@ -130,11 +131,14 @@ def restarts(pods: object, names: Collection[str]) -> Iterable[tuple[str, str]]:
         name = string(metadata, "name")
         if not _is_family(name, names):
             continue
-        for container in many(pod, "status", "containerStatuses"):
+        for container in first_maps(pod, "status", "containerStatuses"):
             if count := number(container, "restartCount"):
                 key = f"{string(metadata.get('uid'))}/{string(container.get('name'))}/{count}"
                 yield key, f"Pod {name}: restarted"
 
 
 def _is_family(name: str, names: Collection[str]) -> bool:
-    return any(name == each or name.startswith(f"{each}-") for each in names)
+    """Whether it is a name, or begins with one and a dash; a look-up for each dash in it."""
+    return name in names or any(
+        name[:at] in names for at, letter in enumerate(name[:_LONGEST_NAME]) if letter == "-"
+    )

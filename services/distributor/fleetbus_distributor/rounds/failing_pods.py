@@ -47,6 +47,8 @@ _WORKLOADS: Final = frozenset(
 )
 _MAX_EVENTS: Final = 1000
 """Events read in a namespace, whose Events are not found by their object."""
+_MAX_BYTES: Final = 2 * 1024 * 1024
+"""Bytes of the objects of one list; they are parsed on the event loop, and each may have 1 MB."""
 _WITHOUT_CONDITION: Final = ("StatefulSet", "DaemonSet", "Job")
 _MAX_DIGITS: Final = 9
 _REVISION: Final = "deployment.kubernetes.io/revision"
@@ -114,6 +116,7 @@ class FailingPods:
             resource="core/events",
             namespace=workload.ref.namespace,
             limit=_MAX_EVENTS,
+            max_bytes=_MAX_BYTES,
             count=False,
         )
         return refused_creation(await self._list(query), workload.uid)
@@ -121,7 +124,14 @@ class FailingPods:
     async def _owned(self, cluster: str, resource: str, uid: str, most: int) -> Sequence[Tree]:
         if not uid:
             return ()
-        query = ListQuery(clusters=[cluster], resource=resource, owner=uid, limit=most, count=False)
+        query = ListQuery(
+            clusters=[cluster],
+            resource=resource,
+            owner=uid,
+            limit=most,
+            max_bytes=_MAX_BYTES,
+            count=False,
+        )
         return await self._list(query)
 
     async def _list(self, query: ListQuery) -> Sequence[Tree]:

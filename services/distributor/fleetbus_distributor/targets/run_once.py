@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from fleetbus.kube.applied import digest
-from fleetbus.kube.json_fields import look, many, text
+from fleetbus.kube.json_fields import first_maps, look, text
 from fleetbus_distributor.health.result import Health, HealthState
 from fleetbus_distributor.plan.intent import Owned
 from fleetbus_distributor.render.template import Object, ObjectRef
@@ -62,7 +62,7 @@ def end_of(live: Object) -> str:
     """`COMPLETE`, `FAILED`, or "" for an object that has not ended."""
     if live.get("kind") == "Pod":
         return COMPLETE if text(live, "status", "phase") == "Succeeded" else ""
-    conditions = many(live, "status", "conditions")
+    conditions = first_maps(live, "status", "conditions")
     ends = [
         text(condition, "type") for condition in conditions if condition.get("status") == "True"
     ]

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
-from fleetbus.kube.json_fields import Tree, look, many, mapping, number, pairs, text
+from fleetbus.kube.json_fields import (
+    MOST_READ,
+    Tree,
+    first_maps,
+    look,
+    mapping,
+    number,
+    pairs,
+    text,
+)
 from fleetbus_query_api.tables.column import NONE, Cell, Column, column, wide
 
 _SETS: Final = {"In": "in", "NotIn": "notin"}
@@ -60,13 +69,10 @@ def length(value: object) -> int:
 
 
 def strings(tree: object, *path: str) -> list[str]:
-    """The strings in the list at a path."""
+    """The strings among the first elements of the list at a path, as `first_maps`."""
     elements = look(tree, *path)
-    return (
-        [element for element in cast("list[object]", elements) if isinstance(element, str)]
-        if isinstance(elements, list)
-        else []
-    )
+    first = cast("list[object]", elements)[:MOST_READ] if isinstance(elements, list) else []
+    return [element for element in first if isinstance(element, str)]
 
 
 def some(items: Sequence[str], total: int | None = None) -> str:
@@ -83,7 +89,7 @@ def some(items: Sequence[str], total: int | None = None) -> str:
 
 def is_true(tree: object, *path: str, kind: str) -> bool:
     """Whether the first condition of a type, in the list at a path, is true."""
-    conditions = (c for c in many(tree, *path) if c.get("type") == kind)
+    conditions = (c for c in first_maps(tree, *path) if c.get("type") == kind)
     return next((c.get("status") == "True" for c in conditions), False)
 
 
@@ -92,7 +98,7 @@ def selector(*path: str, none: str = NONE, invalid: str = "<error>") -> Callable
 
     def cell(tree: Tree) -> str:
         value = look(tree, *path)
-        expressions = many(value, "matchExpressions")
+        expressions = first_maps(value, "matchExpressions")
         return (render_selector(value) or none) if all(map(_is_valid, expressions)) else invalid
 
     return cell
@@ -110,7 +116,7 @@ def render_selector(label_selector: object) -> str:
     parts: list[tuple[str, str]] = []
     equal = mapping(label_selector, "matchLabels")
     parts += [(name, f"{name}={value}") for name, value in equal.items()]
-    for expression in many(label_selector, "matchExpressions"):
+    for expression in first_maps(label_selector, "matchExpressions"):
         name, operator = text(expression, "key"), text(expression, "operator")
         if operator in _SETS:
             values = ",".join(sorted(strings(expression, "values")))
@@ -124,7 +130,9 @@ def template_columns(*path: str, by_default: bool = False) -> Sequence[Column]:
     """The columns with the names and images of the containers at a path."""
 
     def joined(field: str) -> Callable[[Tree], str]:
-        return lambda tree: ",".join(text(container, field) for container in many(tree, *path))
+        return lambda tree: ",".join(
+            text(container, field) for container in first_maps(tree, *path)
+        )
 
     make = column if by_default else wide
     return (make("Containers", joined("name")), make("Images", joined("image")))

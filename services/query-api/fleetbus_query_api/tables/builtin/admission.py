@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from fleetbus.kube.json_fields import Tree, look, many, mapping, text
+from fleetbus.kube.json_fields import Tree, first_maps, look, mapping, text
 from fleetbus_query_api.tables.cells import at, count, render_selector, size
 from fleetbus_query_api.tables.column import AGE, NAME, NONE, UNSET, Cell, Column, column
 
@@ -28,7 +28,7 @@ def _distinguisher(schema: Tree) -> str:
 
 
 def _is_dangling(schema: Tree) -> str:
-    conditions = many(schema, "status", "conditions")
+    conditions = first_maps(schema, "status", "conditions")
     return next((text(c, "status") for c in conditions if c.get("type") == "Dangling"), "?")
 
 
@@ -38,7 +38,7 @@ def _service(api: Tree) -> str:
 
 
 def _available(api: Tree) -> str:
-    conditions = many(api, "status", "conditions")
+    conditions = first_maps(api, "status", "conditions")
     condition = next((c for c in conditions if c.get("type") == "Available"), None)
     if condition is None:
         return "Unknown"

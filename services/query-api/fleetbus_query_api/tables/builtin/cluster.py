@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from fleetbus.kube.json_fields import Tree, look, many, mapping, number, text
+from fleetbus.kube.json_fields import MOST_READ, Tree, first_maps, look, mapping, number, text
 from fleetbus_query_api.tables.cells import at, filled, length, size
 from fleetbus_query_api.tables.column import (
     AGE,
@@ -26,7 +26,7 @@ _ROLE_LABEL: Final = "kubernetes.io/role"
 
 
 def _node_status(node: Tree) -> str:
-    conditions = many(node, "status", "conditions")
+    conditions = first_maps(node, "status", "conditions")
     states = [c.get("status") for c in conditions if c.get("type") == "Ready"]
     words = ["Ready" if states[-1] == "True" else "NotReady"] if states else ["Unknown"]
     if look(node, "spec", "unschedulable"):
@@ -43,7 +43,7 @@ def _roles(node: Tree) -> str:
 
 def _address(kind: str) -> Callable[[Tree], str]:
     def cell(node: Tree) -> str:
-        addresses = many(node, "status", "addresses")
+        addresses = first_maps(node, "status", "addresses")
         return next((text(a, "address") for a in addresses if a.get("type") == kind), NONE)
 
     return cell
@@ -96,7 +96,7 @@ def _quota(is_limit: bool) -> Callable[[Tree], str]:
         hard = mapping(quota, "status", "hard")
         return ", ".join(
             f"{name}: {text(quota, 'status', 'used', name) or '0'}/{text(hard, name)}"
-            for name in sorted(hard)
+            for name in sorted(hard)[:MOST_READ]
             if name.startswith("limits.") == is_limit
         )
 
@@ -104,7 +104,7 @@ def _quota(is_limit: bool) -> Callable[[Tree], str]:
 
 
 def _health(status: Tree) -> Tree:
-    conditions = many(status, "conditions")
+    conditions = first_maps(status, "conditions")
     empty: Tree = {}
     return next((c for c in conditions if c.get("type") == "Healthy"), empty)
 

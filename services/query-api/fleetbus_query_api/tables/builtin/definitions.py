@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from fleetbus.kube.json_fields import Tree, many, text
+from fleetbus.kube.json_fields import Tree, first_maps, text
 from fleetbus_query_api.tables.cells import at, is_true, some, strings
 from fleetbus_query_api.tables.column import (
     AGE,
@@ -22,7 +22,7 @@ _MIGRATION_STATES: Final = frozenset({"Running", "Failed", "Succeeded"})
 
 
 def _versions(definition: Tree) -> str:
-    served = (each for each in many(definition, "spec", "versions") if each.get("served"))
+    served = (each for each in first_maps(definition, "spec", "versions") if each.get("served"))
     marked = (f"{text(v, 'name')}{'(storage)' if v.get('storage') else ''}" for v in served)
     return ",".join(sorted(marked))
 
@@ -32,7 +32,7 @@ def _is_established(definition: Tree) -> bool:
 
 
 def _stored_versions(storage_version: Tree) -> str:
-    servers = many(storage_version, "status", "storageVersions")
+    servers = first_maps(storage_version, "status", "storageVersions")
     return (
         some([f"{text(s, 'apiServerID')}={text(s, 'encodingVersion')}" for s in servers]) or UNSET
     )
@@ -44,7 +44,7 @@ def _migrated(migration: Tree) -> str:
 
 
 def _migration_state(migration: Tree) -> str:
-    conditions = many(migration, "status", "conditions")
+    conditions = first_maps(migration, "status", "conditions")
     states = [text(c, "type") for c in conditions if c.get("status") == "True"]
     return next((each for each in reversed(states) if each in _MIGRATION_STATES), "Unknown")
 

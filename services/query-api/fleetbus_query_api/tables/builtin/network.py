@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from fleetbus.kube.json_fields import Tree, look, many, mapping, number, text
+from fleetbus.kube.json_fields import Tree, first_maps, look, mapping, number, text
 from fleetbus_query_api.tables.cells import SHOWN, at, labels, selector, some, strings
 from fleetbus_query_api.tables.column import (
     AGE,
@@ -27,7 +27,7 @@ _DEFAULT_CLASS: Final = "ingressclass.kubernetes.io/is-default-class"
 
 
 def _balancers(tree: Tree) -> list[str]:
-    entries = many(tree, "status", "loadBalancer", "ingress")
+    entries = first_maps(tree, "status", "loadBalancer", "ingress")
     return sorted({text(entry, "ip") or text(entry, "hostname") for entry in entries} - {""})
 
 
@@ -50,7 +50,7 @@ def _ports(service: Tree) -> str:
         node = f":{port['nodePort']}" if number(port, "nodePort") > 0 else ""
         return f"{number(port, 'port')}{node}/{text(port, 'protocol') or 'TCP'}"
 
-    return ",".join(map(one, many(service, "spec", "ports"))) or NONE
+    return ",".join(map(one, first_maps(service, "spec", "ports"))) or NONE
 
 
 def _endpoints(endpoints: Tree) -> str:
@@ -58,13 +58,13 @@ def _endpoints(endpoints: Tree) -> str:
 
     A subset stands for their product, which is never built: it grows with the square of the object.
     """
-    subsets = many(endpoints, "subsets")
+    subsets = first_maps(endpoints, "subsets")
     if not subsets:
         return NONE
     total = 0
     pairs: list[str] = []
     for subset in subsets:
-        addresses, ports = many(subset, "addresses"), many(subset, "ports")
+        addresses, ports = first_maps(subset, "addresses"), first_maps(subset, "ports")
         total += len(addresses) * (len(ports) or 1)
         pairs += islice(_pairs(addresses, ports), SHOWN - len(pairs))
     return some(pairs, total)
@@ -87,11 +87,11 @@ def _slice_ports(endpoint_slice: Tree) -> str:
             return text(port, "port")
         return "*" if port.get("name") is None else text(port, "name")
 
-    return some([one(port) for port in many(endpoint_slice, "ports")]) or UNSET
+    return some([one(port) for port in first_maps(endpoint_slice, "ports")]) or UNSET
 
 
 def _slice_endpoints(endpoint_slice: Tree) -> str:
-    endpoints = many(endpoint_slice, "endpoints")
+    endpoints = first_maps(endpoint_slice, "endpoints")
     return (
         some([address for endpoint in endpoints for address in strings(endpoint, "addresses")])
         or UNSET
@@ -101,7 +101,7 @@ def _slice_endpoints(endpoint_slice: Tree) -> str:
 def _hosts(ingress: Tree) -> str:
     """The hosts of the first rules; how many more is counted in rules, as API servers do."""
     hosts, has_more = list[str](), False
-    rules = many(ingress, "spec", "rules")
+    rules = first_maps(ingress, "spec", "rules")
     for rule in rules:
         has_more = has_more or len(hosts) == _MAX_HOSTS
         if not has_more and (host := text(rule, "host")):
@@ -111,7 +111,7 @@ def _hosts(ingress: Tree) -> str:
 
 
 def _ingress_ports(ingress: Tree) -> str:
-    return "80, 443" if many(ingress, "spec", "tls") else "80"
+    return "80, 443" if first_maps(ingress, "spec", "tls") else "80"
 
 
 def _parameters(ingress_class: Tree) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from fleetbus.kube.json_fields import Tree, look, many, number, text
+from fleetbus.kube.json_fields import Tree, first_maps, look, number, text
 from fleetbus.process.human_time import parse_time
 from fleetbus_query_api.tables.cells import filled, is_true, labels, template_columns
 from fleetbus_query_api.tables.column import AGE, NAME, NONE, Column, column, since, wide
@@ -16,16 +16,16 @@ _FINAL: Final = frozenset({"Succeeded", "Failed"})
 def ready(pod: Tree) -> str:
     """Render `<ready containers>/<containers>`; sidecars count, other init containers do not."""
     sidecars = _sidecars(pod)
-    total = len(many(pod, "spec", "containers")) + len(_names_of_sidecars(pod))
+    total = len(first_maps(pod, "spec", "containers")) + len(_names_of_sidecars(pod))
     count = 0
-    for state in many(pod, "status", "initContainerStatuses"):
+    for state in first_maps(pod, "status", "initContainerStatuses"):
         if number(state, "state", "terminated", "exitCode") == 0 and _ended(state):
             continue
         if state.get("name") not in sidecars or not state.get("started"):
             break  # those behind it have not started
         count += bool(state.get("ready"))
     if not _starting(pod) or _is_initialized(pod):
-        count += sum(map(_is_running, many(pod, "status", "containerStatuses")))
+        count += sum(map(_is_running, first_maps(pod, "status", "containerStatuses")))
     return f"{count}/{total}"
 
 
@@ -38,7 +38,7 @@ def status(pod: Tree) -> str:
         if phase not in _FINAL:
             return "Terminating"
     summary = reason or phase
-    conditions = many(pod, "status", "conditions")
+    conditions = first_maps(pod, "status", "conditions")
     if any(
         c.get("type") == "PodScheduled" and c.get("reason") == "SchedulingGated" for c in conditions
     ):
@@ -55,7 +55,7 @@ def restarts(pod: Tree) -> str:
     if not _starting(pod) or _is_initialized(pod):
         sidecars = _sidecars(pod)
         first = [state for state in _until_failed(pod) if state.get("name") in sidecars]
-        states = [*first, *many(pod, "status", "containerStatuses")]
+        states = [*first, *first_maps(pod, "status", "containerStatuses")]
     else:
         states = _until_failed(pod)
     total = sum(number(state, "restartCount") for state in states)
@@ -67,7 +67,7 @@ def restarts(pod: Tree) -> str:
 def _until_failed(pod: Tree) -> Sequence[Tree]:
     """The init containers up to the first that has neither finished nor, as a sidecar, started."""
     sidecars, states = _sidecars(pod), list[Tree]()
-    for state in many(pod, "status", "initContainerStatuses"):
+    for state in first_maps(pod, "status", "initContainerStatuses"):
         states.append(state)
         if not _is_past(state, sidecars):
             break
@@ -75,23 +75,23 @@ def _until_failed(pod: Tree) -> Sequence[Tree]:
 
 
 def _readiness_gates(pod: Tree) -> str:
-    gates = many(pod, "spec", "readinessGates")
+    gates = first_maps(pod, "spec", "readinessGates")
     statuses: dict[str, str] = {}
-    for condition in many(pod, "status", "conditions"):  # the first of a type counts
+    for condition in first_maps(pod, "status", "conditions"):  # the first of a type counts
         statuses.setdefault(text(condition, "type"), text(condition, "status"))
     passed = sum(statuses.get(text(gate, "conditionType")) == "True" for gate in gates)
     return f"{passed}/{len(gates)}" if gates else NONE
 
 
 def _ip(pod: Tree) -> str:
-    addresses = many(pod, "status", "podIPs")
+    addresses = first_maps(pod, "status", "podIPs")
     return (text(addresses[0], "ip") if addresses else text(pod, "status", "podIP")) or NONE
 
 
 def _starting(pod: Tree) -> str:
     """Return the state of the first init container that has not finished; empty if all have."""
     sidecars = _sidecars(pod)
-    for index, state in enumerate(many(pod, "status", "initContainerStatuses")):
+    for index, state in enumerate(first_maps(pod, "status", "initContainerStatuses")):
         if _is_past(state, sidecars):
             continue
         if _ended(state):
@@ -99,7 +99,7 @@ def _starting(pod: Tree) -> str:
         waiting = text(state, "state", "waiting", "reason")
         if waiting and waiting != "PodInitializing":
             return f"Init:{waiting}"
-        return f"Init:{index}/{len(many(pod, 'spec', 'initContainers'))}"
+        return f"Init:{index}/{len(first_maps(pod, 'spec', 'initContainers'))}"
     return ""
 
 
@@ -112,7 +112,7 @@ def _is_past(state: Tree, sidecars: frozenset[str]) -> bool:
 
 def _running(pod: Tree, summary: str) -> str:
     """Return the reason of the first container that has one; a failure comes before Completed."""
-    states = many(pod, "status", "containerStatuses")
+    states = first_maps(pod, "status", "containerStatuses")
     summary = next((reason for state in states if (reason := _reason(state))), summary)
     if summary != "Completed":
         return summary
@@ -128,7 +128,7 @@ def _running(pod: Tree, summary: str) -> str:
 def _has_ready_condition(pod: Tree) -> bool:
     return any(
         c.get("type") == "Ready" and c.get("status") == "True"
-        for c in many(pod, "status", "conditions")
+        for c in first_maps(pod, "status", "conditions")
     )
 
 
@@ -174,7 +174,7 @@ def _sidecars(pod: Tree) -> frozenset[str]:
 def _names_of_sidecars(pod: Tree) -> Sequence[str]:
     return [
         text(container, "name")
-        for container in many(pod, "spec", "initContainers")
+        for container in first_maps(pod, "spec", "initContainers")
         if container.get("restartPolicy") == "Always"
     ]
 

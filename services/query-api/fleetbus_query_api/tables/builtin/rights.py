@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from fleetbus.kube.json_fields import Tree, look, many, number, text
+from fleetbus.kube.json_fields import Tree, first_maps, look, number, text
 from fleetbus_query_api.tables.cells import at, filled, labels
 from fleetbus_query_api.tables.column import AGE, NAME, NONE, Column, column, duration, wide
 
@@ -21,7 +21,9 @@ def _subjects(kind: str) -> Callable[[Tree], str]:
         prefix = f"{text(subject, 'namespace')}/" if kind == "ServiceAccount" else ""
         return prefix + text(subject, "name")
 
-    return lambda tree: ", ".join(one(s) for s in many(tree, "subjects") if s.get("kind") == kind)
+    return lambda tree: ", ".join(
+        one(s) for s in first_maps(tree, "subjects") if s.get("kind") == kind
+    )
 
 
 def _requested_duration(request: Tree) -> str:
@@ -30,7 +32,7 @@ def _requested_duration(request: Tree) -> str:
 
 
 def _condition(request: Tree) -> str:
-    kinds = {c.get("type") for c in many(request, "status", "conditions")}
+    kinds = {c.get("type") for c in first_maps(request, "status", "conditions")}
     words = [next((kind for kind in ("Denied", "Approved") if kind in kinds), "Pending")]
     words += ["Failed"] if "Failed" in kinds else []
     words += ["Issued"] if look(request, "status", "certificate") else []
@@ -38,7 +40,7 @@ def _condition(request: Tree) -> str:
 
 
 def _state(request: Tree) -> str:
-    types = [text(c, "type") for c in many(request, "status", "conditions")]
+    types = [text(c, "type") for c in first_maps(request, "status", "conditions")]
     return next((kind for kind in reversed(types) if kind in _DECIDED), "Pending")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from fleetbus.kube.json_fields import Tree, look, many, mapping, number, text
+from fleetbus.kube.json_fields import Tree, first_maps, look, mapping, number, text
 from fleetbus_query_api.tables.cells import at, count, truth
 from fleetbus_query_api.tables.column import AGE, NAME, NONE, Column, column, since
 
@@ -24,7 +24,7 @@ def _claim_state(claim: Tree) -> str:
     if look(claim, "status", "allocation") is None:
         return ",".join(states) or "pending"
     states.append("allocated")
-    if many(claim, "status", "reservedFor"):
+    if first_maps(claim, "status", "reservedFor"):
         states.append("reserved")
     return ",".join(states)
 
@@ -36,7 +36,7 @@ def _taint_age(rule: Tree) -> str:
 
 def _pool_end(request: Tree) -> Tree:
     """The condition that ends a request for the state of pools; empty while it is pending."""
-    for each in many(request, "status", "conditions"):
+    for each in first_maps(request, "status", "conditions"):
         if each.get("type") in ("Complete", "Failed") and each.get("status") == "True":
             return each
     return {}
@@ -44,7 +44,7 @@ def _pool_end(request: Tree) -> Tree:
 
 def _pool_status(request: Tree) -> str:
     state = text(_pool_end(request), "type") or "Pending"
-    pools, total = many(request, "status", "pools"), number(request, "status", "poolCount")
+    pools, total = first_maps(request, "status", "pools"), number(request, "status", "poolCount")
     is_cut = state == "Complete" and total > len(pools)
     return f"{state} ({len(pools)}/{total} pools)" if is_cut else state
 
@@ -58,7 +58,7 @@ def _devices(name: str, field: str) -> Column:
     def cell(request: Tree) -> str:
         if not _is_counted(request):
             return _NOT_COUNTED
-        return str(sum(number(pool, field) for pool in many(request, "status", "pools")))
+        return str(sum(number(pool, field) for pool in first_maps(request, "status", "pools")))
 
     return column(name, cell)
 
@@ -66,7 +66,7 @@ def _devices(name: str, field: str) -> Column:
 def _pool_errors(request: Tree) -> str:
     if not _is_counted(request):
         return _NOT_COUNTED
-    pools = many(request, "status", "pools")
+    pools = first_maps(request, "status", "pools")
     return str(sum(pool.get("validationError") is not None for pool in pools))
 
 
@@ -85,7 +85,7 @@ def _workload(group: Tree) -> str:
 
 
 def _group_state(group: Tree) -> str:
-    conditions = {text(each, "type"): each for each in many(group, "status", "conditions")}
+    conditions = {text(each, "type"): each for each in first_maps(group, "status", "conditions")}
     if "DisruptionTarget" in conditions:
         return text(conditions["DisruptionTarget"], "reason")
     scheduled = conditions.get("PodGroupInitiallyScheduled")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from fleetbus.kube.json_fields import Tree, look, many, mapping, text
+from fleetbus.kube.json_fields import Tree, first_maps, look, mapping, text
 from fleetbus.process.human_time import parse_time
 from fleetbus_query_api.tables.cells import at, size, strings, truth
 from fleetbus_query_api.tables.column import (
@@ -81,7 +81,9 @@ def _created(storage_class: Tree) -> float:
 def _token_requests(driver: Tree) -> str:
     if look(driver, "spec", "tokenRequests") is None:
         return UNSET
-    return ",".join(text(request, "audience") for request in many(driver, "spec", "tokenRequests"))
+    return ",".join(
+        text(request, "audience") for request in first_maps(driver, "spec", "tokenRequests")
+    )
 
 
 def _lifecycle_modes(driver: Tree) -> str:

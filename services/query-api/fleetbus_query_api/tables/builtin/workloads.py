@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from fleetbus.kube.json_fields import Tree, look, many, number, text
+from fleetbus.kube.json_fields import Tree, first_maps, look, number, text
 from fleetbus.process.human_time import parse_time
 from fleetbus_query_api.tables.cells import (
     TEMPLATE,
@@ -84,7 +84,7 @@ def _last_schedule(cron_job: Tree) -> str:
 
 
 def _controller(revision: Tree) -> str:
-    owners = many(revision, "metadata", "ownerReferences")
+    owners = first_maps(revision, "metadata", "ownerReferences")
     owner = next((reference for reference in owners if reference.get("controller")), None)
     if owner is None:
         return NONE
@@ -115,8 +115,8 @@ def _metric(spec: Tree, status: Tree) -> str:
 
 
 def _targets(autoscaler: Tree) -> str:
-    specs = many(autoscaler, "spec", "metrics")
-    statuses: list[Tree] = [*many(autoscaler, "status", "currentMetrics")]
+    specs = first_maps(autoscaler, "spec", "metrics")
+    statuses: list[Tree] = [*first_maps(autoscaler, "status", "currentMetrics")]
     statuses += [{}] * (len(specs) - len(statuses))
     metrics = [_metric(*pair) for pair in zip(specs, statuses, strict=False)]
     more = len(metrics) - _MAX_METRICS
