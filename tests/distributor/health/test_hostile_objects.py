@@ -182,8 +182,13 @@ async def test_d17_odd_pods_of_one_member_end_no_round(
 def test_the_health_of_any_object_takes_bounded_work(kind: tuple[str, str]):
     """Statuses of 450,000 containers stalled the rounds of all clusters for a second."""
     group, name = kind
-    elements: list[Any] = [{}] * 10 * MOST_READ
-    status = {"conditions": elements, "phase": "Running", "containerStatuses": elements}
+    empty: dict[str, Any] = {}
+    elements = [empty] * 10 * MOST_READ
+    status: dict[str, Any] = {
+        "conditions": elements,
+        "phase": "Running",
+        "containerStatuses": elements,
+    }
     status["initContainerStatuses"] = elements
     version = f"{group}/v1" if group else "v1"
     obj = {"apiVersion": version, "kind": name, "metadata": {"name": "web"}, "status": status}

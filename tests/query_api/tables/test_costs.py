@@ -78,7 +78,7 @@ def test_a8_the_cells_of_a_built_in_type_take_bounded_work_of_any_object(resourc
     tree = wide_object(5 * MOST_READ, members=10)
     with counted_calls() as calls:
         cells = CellCosts().cells(BUILTIN[resource], tree)
-    assert cells[0] == "x"
+    assert len(cells) == len(BUILTIN[resource])
     assert calls.count < 100 * MOST_READ
 
 
