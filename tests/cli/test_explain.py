@@ -273,6 +273,24 @@ def test_a_multi_cluster_resource_without_clusters_says_why_it_is_not_ready() ->
     assert read_troubles({"status": {"conditions": [{**ready, "status": "True"}]}}) == []
 
 
+@each_row(
+    ("refusal", "unhealthy", "told"),
+    [
+        ("ConfigMap d/a: no", "Invalid: ConfigMap d/a: no", 1),
+        ("ConfigMap d/a: no", "Invalid: ConfigMap d…", 1),
+        ("ConfigMap d/a: n…", "Invalid: ConfigMap d/a: no", 1),
+        ("ConfigMap d/a: no", "Invalid: ConfigMap d/b: no", 2),
+        ("ConfigMap d/a: no", "it is not bound", 2),
+        ("ConfigMap d/a: no", "", 2),
+    ],
+)
+def test_a_refusal_is_told_once(refusal: str, unhealthy: str, told: int) -> None:
+    object_ = {"object": "ConfigMap d/a", "message": unhealthy}
+    entry = {"name": "a", "state": "Failed", "reason": "Invalid", "message": refusal}
+    entry |= {"health": "Unknown", "unhealthy": object_}
+    assert len(read_troubles({"status": {"clusters": [entry]}})) == told
+
+
 async def test_the_requests_that_a_map_named_are_explained_with_their_own_queue(
     open_rig: OpenRig,
 ) -> None:

@@ -317,6 +317,38 @@ def test_an_item_that_is_there_twice_is_refused(
     assert api.get(f"{space.core('pods')}/{name}").status == 404
 
 
+@pytest.mark.parametrize("has_undeclared", [False, True])
+def test_all_that_is_wrong_is_named_at_once(
+    api: Api, space: Space, name: str, has_undeclared: bool
+):
+    wrong = {"env": [{"name": "P", "value": 5432}], "tty": "yes", "ports": PORTS}
+    containers = [{"name": "c", "image": "a", **wrong}, {"name": "d", "image": 7, "args": "x"}]
+    spec: dict[str, Any] = {"containers": containers, "nodeSelector": {"disk": False}}
+    if has_undeclared:
+        spec |= {"nope": True, "never": 1}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+    reply = api.apply(f"{space.core('pods')}/{name}", body, "m1")
+    assert reply.status == 500
+    named = {
+        text.strip().partition(", got ")[0]
+        for text in reply.message.partition("Kind=Pod): ")[2].removeprefix("errors:").splitlines()
+    } - {""}
+    of_wrong_type = {
+        f'{CONTAINER}.env[name="P"].value: expected string',
+        f'{CONTAINER}.ports: {TWICE} [containerPort=80,protocol="TCP"]',
+        f"{CONTAINER}.tty: expected boolean",
+        '.spec.containers[name="d"].args: expected list',
+        '.spec.containers[name="d"].image: expected string',
+        ".spec.nodeSelector.disk: expected string",
+    }
+    undeclared = {f".spec.{field}: field not declared in schema" for field in ("nope", "never")}
+    if has_undeclared:  # real servers read the fields in any order, and end at such a one
+        assert named & undeclared
+        assert named <= of_wrong_type | undeclared
+    else:
+        assert named == of_wrong_type
+
+
 def test_twice_in_metadata_is_refused(api: Api, space: Space, name: str):
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "1"}
     meta = {

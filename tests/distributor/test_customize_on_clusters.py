@@ -301,3 +301,28 @@ async def test_a_warning_tells_that_a_list_value_lost_text(rig: Rig):
     rig.edit(customize=None)
     await rig.reconcile()
     assert rig.condition("Warning")["status"] == "False"
+
+
+async def test_a_change_for_an_absent_cluster_is_named_and_changes_nothing(rig: Rig):
+    place: dict[str, Any] = {"template": CONFIG_MAP, "placement": EVERYWHERE}
+    rig.create(**place)
+    await rig.reconcile()
+    versions = [rig.get(c, "v1/configmaps", "m")["metadata"] for c in ("t1", "t2", "t4")]
+    entries = [
+        {"name": name, "action": [action("add", "/data/k", "other")]}
+        for name in ("t1-x", "elsewhere")
+    ]
+    rig.edit(customize={"clusters": entries})
+    await rig.reconcile()
+    assert rig.states() == dict.fromkeys(("t1", "t2", "t4"), "Applied")
+    after = [rig.get(c, "v1/configmaps", "m")["metadata"] for c in ("t1", "t2", "t4")]
+    assert after == versions
+    warning = rig.condition("Warning")
+    assert (warning["status"], warning["reason"]) == ("True", "NoSuchCluster")
+    assert warning["message"] == (
+        "spec.customize.clusters[0].name: no cluster of the fleet is 't1-x' (did you mean 't1'?); "
+        "spec.customize.clusters[1].name: no cluster of the fleet is 'elsewhere'"
+    )
+    rig.edit(customize=None)
+    await rig.reconcile()
+    assert rig.condition("Warning")["status"] == "False"

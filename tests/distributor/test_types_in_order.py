@@ -20,6 +20,7 @@ from fleetbus_emulator.apiserver import Fail
 from support.api.custom_resource_definitions import CRDS, definition
 from support.eventually import eventually
 from support.rigs.distributor import CONFIG_MAP, Rig
+from support.rows import each_row
 
 GROUP = "example.org"
 DATABASES = f"{GROUP}/v1/databases"
@@ -238,3 +239,25 @@ def test_d9_only_fields_of_another_version_are_moved():
     assert not is_outdated(error, live, "g/v1")
     assert not is_outdated(error, live, "h/v2")
     assert not is_outdated(ServerError(500, "", "timeout"), live, "g/v2")
+
+
+@each_row(
+    ("api_version", "kind", "meant"),
+    [
+        ("apps/v1", "Deploymnet", " (did you mean 'Deployment'?)"),
+        ("apps/v1", "deployment", " (did you mean 'Deployment'?)"),
+        ("v1", "ConfigMaps", " (did you mean 'ConfigMap'?)"),
+        ("v1", "Zzz", ""),
+        ("apps/v9", "Deployment", ""),
+    ],
+)
+async def test_d9_a_misspelt_kind_is_named_with_what_was_meant(
+    rig: Rig, api_version: str, kind: str, meant: str
+):
+    obj = {**CONFIG_MAP, "apiVersion": api_version, "kind": kind}
+    name = f"x-{kind.lower()}-{api_version.replace('/', '-')}"
+    rig.create(name, templates=[obj], placement={"clusters": [{"name": "t1"}]})
+    await rig.reconcile(name)
+    entry = rig.entry("t1", name)
+    assert entry["reason"] == "NoMatch"
+    assert entry["message"].endswith(f"does not serve {kind} of {api_version}{meant}")

@@ -14,6 +14,8 @@ RESOURCE: Final = "fleetbus.dev/multiclusterresources"
 KIND: Final = "MultiClusterResource"
 _FINE: Final = ("", "Healthy")
 _APPLIED: Final = "Applied"
+_CUT: Final = "…"
+"""The end of a truncated message."""
 
 
 def read_troubles(resource: Mapping[str, Any], cluster: str = "") -> list[dict[str, str]]:
@@ -54,11 +56,20 @@ def _troubles(entry: Mapping[str, Any]) -> Iterator[dict[str, str]]:
             "reason": text(entry, "reason"),
             "message": text(entry, "message"),
         }
-    if health not in _FINE and look(entry, "unhealthy"):
+    unhealthy = text(entry, "unhealthy", "message")
+    is_told = state != _APPLIED and _is_refusal_of(entry, unhealthy)
+    if health not in _FINE and look(entry, "unhealthy") and not is_told:
         yield {
             "cluster": name,
             "object": text(entry, "unhealthy", "object"),
             "state": health,
             "reason": text(entry, "unhealthy", "reason"),
-            "message": text(entry, "unhealthy", "message"),
+            "message": unhealthy,
         }
+
+
+def _is_refusal_of(entry: Mapping[str, Any], unhealthy: str) -> bool:
+    """Whether an object is unhealthy because of what the entry says; both may be cut."""
+    refusal = f"{text(entry, 'reason')}: {text(entry, 'message')}".removesuffix(_CUT)
+    told = unhealthy.removesuffix(_CUT)
+    return bool(told) and (refusal.startswith(told) or told.startswith(refusal))

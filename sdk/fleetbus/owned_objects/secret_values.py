@@ -27,12 +27,15 @@ _MIN_LENGTH: Final = 3
 """Shorter strings occur in every sentence."""
 _MAX_READ: Final = 4096
 """Characters of a message: patterns and values are looked for in every place of it."""
+_LINES: Final = re.compile(r"(:?)\s*[\r\n]\s*")
 _PLACEHOLDER: Final = "\0"
 """Stands for a value while others are looked for, which must not be found in `<redacted>`."""
 
 
 def without_secret_values(message: str, obj: Mapping[str, Any], *, limit: int) -> str:
-    """Remove the secret values of an object from a message about it, and truncate it.
+    """Remove the secret values of an object from a message about it; one line, truncated.
+
+    A list of errors becomes `errors: first; second`: tables end a cell at its first line.
 
     For a Secret whose values are unknown the whole message is hidden: any word may be one.
 
@@ -51,7 +54,8 @@ def without_secret_values(message: str, obj: Mapping[str, Any], *, limit: int) -
         cleaned = _QUOTED_VALUE.sub(rf"\1 value: {_PLACEHOLDER}", cleaned)
     if len(message) > _MAX_READ and len(cleaned) <= limit:
         return MARK  # its end may be the beginning of a value
-    return cut(cleaned.replace(_PLACEHOLDER, MARK), limit)
+    line = _LINES.sub(lambda end: ": " if end[1] else "; ", cleaned.strip())
+    return cut(line.replace(_PLACEHOLDER, MARK), limit)
 
 
 def _spellings(obj: Mapping[str, Any]) -> set[str]:

@@ -33,6 +33,18 @@ def test_d14_a_message_about_a_secret_with_unknown_values_is_hidden():
     )
 
 
+@each_row(
+    ("message", "line"),
+    [
+        ("errors:\n  .a: wrong\n  .b: wrong\n", "errors: .a: wrong; .b: wrong"),
+        ("denied:\r\n\r\n- one\r\n- two", "denied: - one; - two"),
+        ("one  line", "one  line"),
+    ],
+)
+def test_a_message_is_one_line(message: str, line: str):
+    assert without_secret_values(message, {"kind": "Pod"}, limit=LIMIT) == line
+
+
 def test_d14_each_line_of_a_value_is_taken_out():
     secret = {"kind": "Secret", "stringData": {"key": "first-line\nsecond-line"}}
     assert without_secret_values("saw second-line", secret, limit=LIMIT) == "saw <redacted>"

@@ -65,6 +65,15 @@ def read_unwrapped(served: Served, obj: JsonObject) -> list[str]:
     return go_types.read(obj, _struct_of(obj["apiVersion"], obj["kind"]))
 
 
+def problems_of_apply(served: Served, obj: JsonObject) -> list[tuple[str, str]]:
+    """All that server-side apply finds wrong in an object: paths, and what is wrong there."""
+    if not served.rtype.custom:
+        return go_types.problems_of(obj, _struct_of(obj["apiVersion"], obj["kind"]))
+    if obj.get("metadata") is None:
+        return []
+    return go_types.problems_of({"metadata": obj["metadata"]}, _WITH_METADATA)
+
+
 def _read_changes(served: Served, obj: JsonObject, previous: JsonObject) -> list[str]:
     names = ("apiVersion", "kind")
     same = {n for n, value in obj.items() if n not in names and previous.get(n) == value}

@@ -18,7 +18,10 @@ from fleetbus_emulator.apiserver.encoding.go_syntax import type_name
 from fleetbus_emulator.apiserver.json_tree import as_list, as_object
 
 JsonObject = dict[str, Any]
+UNDECLARED = "field not declared in schema"
 _QUANTITY = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?")
+_MERGED_TYPES = dict.fromkeys(("int32", "int64", "float64"), "numeric (int or float)")
+_MERGED_TYPES["bool"] = "boolean"
 QUANTITY_PATTERN = "^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"
 
 
@@ -70,15 +73,7 @@ Form = Leaf | Struct | ListOf | MapOf
 
 
 class DecodeError(Exception):
-    """A document that Go cannot decode; the message is Go's.
-
-    Attributes:
-        as_merged: The message of server-side apply.
-    """
-
-    def __init__(self, why: str, as_merged: str) -> None:
-        super().__init__(why)
-        self.as_merged = as_merged
+    """A document that Go cannot decode; the message is Go's."""
 
 
 def read(document: JsonObject, form: Struct) -> list[str]:
@@ -91,8 +86,18 @@ def read(document: JsonObject, form: Struct) -> list[str]:
     try:
         reader.read_struct(document, form)
     except _Mismatch as mismatch:
-        raise DecodeError(reader.message(mismatch), reader.apply_message(mismatch)) from None
+        raise DecodeError(reader.message(mismatch)) from None
     return reader.unknown
+
+
+def problems_of(document: JsonObject, form: Struct) -> list[tuple[str, str]]:
+    """All that server-side apply finds wrong in a document: paths, and what is wrong there.
+
+    Go's decoder ends at the first mismatch, server-side apply names every one.
+    """
+    reader = _Collector()
+    reader.read_struct(document, form)
+    return [*((path, UNDECLARED) for path in reader.unknown), *reader.mismatches]
 
 
 class _Mismatch(Exception):
@@ -136,11 +141,6 @@ class _Reader:
         return (
             f"json: cannot unmarshal {actual} into Go {where} of type {type_name_of(mismatch.form)}"
         )
-
-    def apply_message(self, mismatch: _Mismatch) -> str:
-        """The message of server-side apply for it."""
-        place = self._path("").removesuffix(".")
-        return f".{place}: expected {_merged_type(mismatch.form)}, got {type_name(mismatch.value)}"
 
     def read_struct(self, value: Any, form: Struct) -> None:
         """Read the fields of a struct."""
@@ -229,6 +229,23 @@ class _Reader:
             self._trail.pop()
 
 
+class _Collector(_Reader):
+    """Goes on after a mismatch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mismatches: list[tuple[str, str]] = []
+
+    def _read(self, value: Any, form: Form) -> bool:
+        try:
+            return super()._read(value, form)
+        except _Mismatch as mismatch:
+            expected = _merged_type(mismatch.form)
+            why = f"expected {expected}, got {type_name(mismatch.value)}"
+            self.mismatches.append((self._path("").removesuffix("."), why))
+            return False
+
+
 def type_name_of(form: Form) -> str:
     """A form as Go names it."""
     if isinstance(form, Leaf):
@@ -243,8 +260,7 @@ def type_name_of(form: Form) -> str:
 def _merged_type(form: Form) -> str:
     """Server-side apply's name of a type."""
     if isinstance(form, Leaf):
-        numbers = {"int32", "int64", "float64"}
-        return "numeric (int or float)" if form.name in numbers else form.name
+        return _MERGED_TYPES.get(form.name, form.name)
     return "list" if isinstance(form, ListOf) else "map"
 
 

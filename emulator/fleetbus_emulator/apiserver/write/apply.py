@@ -16,7 +16,7 @@ import orjson
 
 from fleetbus_emulator.apiserver import errors
 from fleetbus_emulator.apiserver.encoding import decode
-from fleetbus_emulator.apiserver.encoding.go_types import DecodeError
+from fleetbus_emulator.apiserver.encoding.go_types import UNDECLARED
 from fleetbus_emulator.apiserver.errors import Cause
 from fleetbus_emulator.apiserver.json_tree import listing, mapping
 from fleetbus_emulator.apiserver.storage.state import State
@@ -60,21 +60,18 @@ def _checked(target: Target, body: JsonObject) -> JsonObject:
 
 
 def _check_declared(target: Target, config: JsonObject) -> None:
-    """Refuse fields that the type does not have, and items that are there twice.
+    """Refuse fields that the type lacks or has in another form, and items that are there twice.
 
     Applies are not pruned, and an item of a keyed list is found by its key. The code is 500, as
     from real servers (kubernetes#139253).
     """
-    try:
-        # Of a copy: what Go omits, like `false`, is applied and owned all the same.
-        unknown = decode.read_unwrapped(target.served, copy.deepcopy(config))
-        if target.version.schema is not None:
-            unknown += target.version.schema.unknown_fields(config)
-        paths = (field_sets.shown_by_key(p, config, target.version.merge_rule) for p in unknown)
-        texts = [f"{path}: field not declared in schema" for path in paths]
-        texts += field_sets.duplicate_items(config, target.version.merge_rule)
-    except DecodeError as problem:
-        texts = [problem.as_merged]
+    # Of a copy: what Go omits, like `false`, is applied and owned all the same.
+    problems = decode.problems_of_apply(target.served, copy.deepcopy(config))
+    if target.version.schema is not None:
+        problems += [(p, UNDECLARED) for p in target.version.schema.unknown_fields(config)]
+    rule = target.version.merge_rule
+    texts = [f"{field_sets.shown_by_key(path, config, rule)}: {why}" for path, why in problems]
+    texts += field_sets.duplicate_items(config, rule)
     if not texts:
         return
     listed = texts[0] if len(texts) == 1 else "errors:\n" + "\n".join(f"  {t}" for t in texts)

@@ -90,6 +90,8 @@ class Report:
     warnings: Sequence[str] = ()
     unused: Sequence[str] = ()
     """Rules of the spec that select no object."""
+    absent: Sequence[str] = ()
+    """Changes of the spec for clusters that are not in the fleet."""
     problem: Condition | None = None
     """Replaces Ready if nothing could be done at all."""
     placed: frozenset[str] = field(default_factory=frozenset[str])
@@ -237,10 +239,10 @@ def _conditions(report: Report, old: Mapping[str, Any]) -> list[Status]:
         conditions.append(Condition(HELD, True, HoldReason.LABELS, text))
     elif condition(old, HELD):
         conditions.append(Condition(HELD, False, "NothingHeld"))
-    if report.warnings or report.unused:
-        text = "; ".join([*report.unused, *sorted(set(report.warnings))])
-        reason = "NoSuchObject" if report.unused else "CustomizeValue"
-        conditions.append(Condition(WARNED, True, reason, text))
+    if texts := [*report.unused, *report.absent, *sorted(set(report.warnings))]:
+        other = "NoSuchCluster" if report.absent else "CustomizeValue"
+        reason = "NoSuchObject" if report.unused else other
+        conditions.append(Condition(WARNED, True, reason, "; ".join(texts)))
     elif condition(old, WARNED):
         conditions.append(Condition(WARNED, False, "NoWarnings"))
     conditions += _kept_conditions(old, {ORPHANED})

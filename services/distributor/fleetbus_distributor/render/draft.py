@@ -22,7 +22,7 @@ from fleetbus_distributor.errors import CustomizeError, RenderError
 from fleetbus_distributor.render.customize import render_for
 from fleetbus_distributor.render.place import Member, Placed, place
 from fleetbus_distributor.render.spec import Spec
-from fleetbus_distributor.render.template import Context, Object, ObjectRef, reference
+from fleetbus_distributor.render.template import Context, Object, ObjectRef, reference, similar
 from fleetbus_distributor.render.work import MAX_FLEET_WORK, Work
 
 _CACHE_SIZE: Final = 64 * 1024 * 1024
@@ -68,6 +68,8 @@ class Draft:
     warnings: list[str] = field(default_factory=list[str])
     unused: list[str] = field(default_factory=list[str])
     """Rules of spec.health and spec.feedback that select no object on any cluster."""
+    absent: list[str] = field(default_factory=list[str])
+    """Entries of spec.customize for clusters that are not in the fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,7 @@ class Renderer:
             _add(result, member.name, rendered)
         result.waiting = frozenset(waiting)
         result.unused = list(_unused_rules(spec, result))
+        result.absent = list(_absent_clusters(spec, members))
         return result
 
     def _render(self, digest: bytes, spec: Spec, member: Member) -> _Rendered:
@@ -211,6 +214,16 @@ def _unused_rules(spec: Spec, draft: Draft) -> Iterator[str]:
                 for ref in references
             ):
                 yield f"spec.{field_name}[{number}]: no template is {rule}"
+
+
+def _absent_clusters(spec: Spec, members: Sequence[Member]) -> Iterator[str]:
+    """Changes for absent clusters: most likely typos, but the clusters may join later."""
+    names = {member.name for member in members}
+    for number, entry in enumerate(spec.customize.clusters):
+        if entry.name is not None and entry.name not in names:
+            near = similar(entry.name, sorted(names))
+            where = f"spec.customize.clusters[{number}].name"
+            yield f"{where}: no cluster of the fleet is {entry.name!r}{near}"
 
 
 def _digest_of(spec: Spec) -> bytes:

@@ -168,7 +168,7 @@ def _look_up(expression: str, context: Context, path: _Path) -> Any:
         key = expression.removeprefix(_LABELS)
         if key in context.labels:
             return context.labels[key]
-        near = _similar(key, context.labels)
+        near = similar(key, context.labels)
         raise RenderError(
             f"{_joined(path)}: cluster {context.cluster} has no label {_cut(key)!r}{near}"
         )
@@ -176,18 +176,18 @@ def _look_up(expression: str, context: Context, path: _Path) -> Any:
         name = expression.removeprefix(_VARS)
         if name in context.variables:
             return context.variables[name]
-        near = _similar(name, context.variables)
+        near = similar(name, context.variables)
         raise RenderError(f"{_joined(path)}: spec.vars has no {_cut(name)!r}{near}")
     allowed = ["cluster.name", *(_LABELS + key for key in context.labels)]
     allowed += [_VARS + name for name in context.variables]
     raise RenderError(
         f"{_joined(path)}: unknown expression ${{{_cut(expression)}}}"
-        f"{_similar(expression, allowed)}; allowed are cluster.name, cluster.labels.KEY and"
+        f"{similar(expression, allowed)}; allowed are cluster.name, cluster.labels.KEY and"
         " vars.NAME"
     )
 
 
-def _similar(name: str, names: Iterable[str]) -> str:
+def similar(name: str, names: Iterable[str]) -> str:
     """The name that was probably meant, for a message; empty if none is alike."""
     near = close_names(name, islice(names, _COMPARED))
     return f" (did you mean {near[0]!r}?)" if near else ""

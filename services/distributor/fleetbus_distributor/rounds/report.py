@@ -114,6 +114,7 @@ def report_of(
         doubted=plan.doubted,
         warnings=draft.warnings,
         unused=draft.unused,
+        absent=draft.absent,
         placed=decision.placed,
         rollout=rollout,
     )

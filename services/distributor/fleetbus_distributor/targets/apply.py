@@ -20,7 +20,7 @@ from fleetbus.owned_objects.refusal import Refusal
 from fleetbus.ownership import PAUSE_ANNOTATION, set_owner
 from fleetbus_distributor.plan.intent import Mark
 from fleetbus_distributor.render.spec import ConflictPolicy, DriftPolicy
-from fleetbus_distributor.render.template import Object, ObjectRef, reference
+from fleetbus_distributor.render.template import Object, ObjectRef, reference, similar
 from fleetbus_distributor.targets.drift_report import Drift, find_drift
 from fleetbus_distributor.targets.field_versions import is_outdated
 from fleetbus_distributor.targets.outcome import Change, ObjectOutcome, State
@@ -41,8 +41,11 @@ _NAMESPACES: Final = "v1/namespaces"
 _CONFIRMED_FOR: Final = timedelta(milliseconds=250)
 """Maximum age of the cluster's identity check before something is created there: nothing else shows
 that the object is absent from the right one."""
-_UNCHANGEABLE: Final = re.compile("immutable|may not change|updates to [a-z]+ spec for fields")
-"""API servers say it in these words of a field that cannot be changed."""
+_UNCHANGEABLE: Final = re.compile(
+    r"\b(is|are) immutable\b|\bimmutable after\b|may not change|updates to [a-z]+ spec for fields"
+)
+"""API servers say it in these words of a field that cannot be changed; Secrets and ConfigMaps have
+a field of the name `immutable`."""
 _DELETED: Final = Drift("", is_removed=True)
 _OURS: Final = frozenset({Ownership.OURS, Ownership.FORMER})
 _FOUGHT_OVER: Final = frozenset({Ownership.LOST, Ownership.MALFORMED})
@@ -91,7 +94,8 @@ async def _apply(target: Target, template: Object, ref: ObjectRef) -> ObjectOutc
         await target.client.discovery.version(ref.api_version, anew=True)
         api = await target.client.discover(ref.api_version, ref.kind)
     if api is None:
-        message = f"{ref}: the cluster does not serve {ref.kind} of {ref.api_version}"
+        missing = f"the cluster does not serve {ref.kind} of {ref.api_version}"
+        message = f"{ref}: {missing}{await _kind_meant(target, ref)}"
         retry = _discover_after(target, ref)
         return outcome_of(ref, Finding(State.WAITING, Refusal.TYPE_MISSING, message, retry))
     target.memory.types.note_served(target.name, ref.api_version, ref.kind)
@@ -108,6 +112,12 @@ async def _apply(target: Target, template: Object, ref: ObjectRef) -> ObjectOutc
     if live is None and outcome.change is not Change.CREATED:
         return outcome
     return replace(outcome, ran=ran_after(target, template, live, outcome))
+
+
+async def _kind_meant(target: Target, ref: ObjectRef) -> str:
+    """The kind that the cluster serves and the author may have meant, for a message; else empty."""
+    served = await target.client.discovery.version(ref.api_version)
+    return similar(ref.kind, sorted({api.kind for api in served}))
 
 
 def _marked(target: Target, template: Object, api: ApiResource) -> Object:
