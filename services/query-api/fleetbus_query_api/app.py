@@ -246,7 +246,7 @@ def create_app(
         listing,
         TableListing(listing=listing, slices=slices),
         ObjectCounts(listing=listing, groups=FieldGroups(source=source, slices=slices)),
-        ObjectOutliers(listing=listing, outliers=outliers),
+        ObjectOutliers(listing=listing, outliers=outliers, slices=slices),
         Where(reader=reader, types=types),
         Relations(reader=reader, catalog=catalog, access=access, listing=listing, types=types),
         QueueListing(redis=redis, access=access),

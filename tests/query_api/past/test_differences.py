@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import msgspec
 import pytest
 
 from fleetbus_query_api.past.differences import COUNTED, MOST, compare_bodies, compare_trees
+from support.rows import each_row
 
 
 def numbers(value: int, count: int = 500_000) -> bytes:
@@ -57,3 +59,28 @@ def test_differences_that_are_not_counted_make_another_digest():
 def test_a_body_that_is_no_object_counts_as_empty():
     differences = compare_bodies(b"[1]", b'{"a": 1}')
     assert differences.shown == compare_bodies(b"", b'{"a": 1}').shown
+
+
+def chain(levels: int, leaf: Any) -> Any:
+    """A leaf below so many maps."""
+    for _ in range(levels):
+        leaf = {"a": leaf}
+    return leaf
+
+
+@each_row(
+    ("levels", "values"), [(55, 450_000), (55, 90_000), (15, 300_000), (50, 40_000), (1, 450_000)]
+)
+def test_a8_the_work_of_a_comparison_does_not_grow_with_values_and_depth(levels: int, values: int):
+    """A list of 450,000 values below 55 maps stalled the query API for 1.7 s."""
+    before, after = (chain(levels, [*[[]] * values, end]) for end in (1, 2))
+    (difference,) = compare_trees({"x": before}, {"x": after}).shown
+    compared = difference.path.count("a") + 1
+    assert compared <= max(2, 1_500_000 // (2 * values))
+
+
+def test_a_large_definition_is_compared_in_all_its_levels():
+    fields = [{"type": "string", "description": "x"}] * 8_000
+    before, after = (chain(30, {"fields": fields, "replicas": number}) for number in (1, 2))
+    shown = compare_trees(before, after).shown
+    assert [(each.path[-9:], each.before, each.after) for each in shown] == [(".replicas", 1, 2)]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any, Final, cast
 
 import msgspec
@@ -28,6 +28,7 @@ from fleetbus_query_api.fields.matching import (
 )
 from fleetbus_query_api.fields.source import FieldSource, Question
 from fleetbus_query_api.fields.tables import CHUNK_BYTES
+from fleetbus_query_api.fields.tree_size import compared_levels
 from fleetbus_query_api.fields.variants import digest_form, reduce_tree, variant_of
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.requests.paging import (
@@ -45,6 +46,7 @@ _MAX_VARIANTS: Final = 5
 MAX_DIFFERENCES: Final = 50
 _SHOWN: Final = 200
 """Characters of a value."""
+_DEEPEST: Final = 200
 
 
 @dataclass(slots=True)
@@ -70,7 +72,8 @@ class Outlier:
 
     def differences(self) -> list[dict[str, Any]]:
         """The fields that differ between the variants, and the value in each."""
-        pairs = islice(_differences(self.forms, ""), MAX_DIFFERENCES)
+        levels = compared_levels(*self.forms.values(), deepest=_DEEPEST)
+        pairs = islice(_differences(self.forms, "", levels), MAX_DIFFERENCES)
         return [{"path": path, "values": values} for path, values in pairs]
 
 
@@ -248,27 +251,33 @@ def _owner(tree: Any) -> Owner | None:
     return owner and owner.on("", "")
 
 
-def _differences(forms: Mapping[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _differences(
+    forms: Mapping[str, Any], path: str, levels: int
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """The places where trees differ, outermost first, as paths."""
     trees = list(forms.values())
-    if all(tree == trees[0] for tree in trees):
+    if _are_equal(trees):
         return
-    if all(isinstance(tree, dict) for tree in trees):
+    if levels and all(isinstance(tree, dict) for tree in trees):
         names = {name: None for tree in trees for name in cast("dict[str, Any]", tree)}
         for name in sorted(names):
-            below = f"{path}.{name}" if _is_plain(name) else f"{path}['{name}']"
-            parts = {digest: tree.get(name) for digest, tree in forms.items()}
-            yield from _differences(parts, below.removeprefix("."))
-    elif all(isinstance(tree, list) for tree in trees):
-        lists = {digest: cast("list[Any]", tree) for digest, tree in forms.items()}
-        for at in range(max(map(len, lists.values()))):
-            parts = {
-                digest: elements[at] if at < len(elements) else None
-                for digest, elements in lists.items()
-            }
-            yield from _differences(parts, f"{path}[{at}]")
+            parts = [cast("dict[str, Any]", tree).get(name) for tree in trees]
+            if not _are_equal(parts):
+                below = f"{path}.{name}" if _is_plain(name) else f"{path}['{name}']"
+                by_digest = dict(zip(forms, parts, strict=True))
+                yield from _differences(by_digest, below.removeprefix("."), levels - 1)
+    elif levels and all(isinstance(tree, list) for tree in trees):
+        for at, parts in enumerate(zip_longest(*cast("list[list[Any]]", trees))):
+            if not _are_equal(parts):
+                by_digest = dict(zip(forms, parts, strict=True))
+                yield from _differences(by_digest, f"{path}[{at}]", levels - 1)
     else:
         yield path, {digest: _shown(tree) for digest, tree in forms.items()}
+
+
+def _are_equal(values: Sequence[Any]) -> bool:
+    """Whether values are equal: asked before a call for each of 50,000 equal elements."""
+    return values.count(values[0]) == len(values)
 
 
 def _shown(value: Any) -> str | int | float | bool | None:

@@ -19,11 +19,14 @@ import msgspec
 
 from fleetbus.kube.field_paths import FieldPath, Special, Step
 from fleetbus_query_api.fields.bodies import UnreadableBody, decode
+from fleetbus_query_api.fields.tree_size import count_values
 
 _VARIANT: Final = "\0variant"
 _DIGEST: Final = 8
 _DEEPEST: Final = 200
 """Levels of an object that is compared; Python's stack ends at a thousand calls."""
+MAX_VALUES: Final = 50_000
+"""Values of an object that is compared; a large CustomResourceDefinition has 20,000."""
 _TOP: Final = frozenset({"apiVersion", "kind", "status", "metadata"})
 _LABELS: Final = frozenset(
     {
@@ -96,7 +99,7 @@ def read_variant(resource: str, body: bytes) -> str:
     """The digest of the reduced form.
 
     Raises:
-        UnreadableBody: the body is missing, malformed or too deep.
+        UnreadableBody: the body is missing, malformed, too deep or too wide.
     """
     return digest_form(reduce_tree(resource, decode(body)))
 
@@ -111,8 +114,10 @@ def reduce_tree(resource: str, tree: Any) -> dict[str, Any]:
     """The reduced form of an object; the tree is changed, and parts of it are in the result.
 
     Raises:
-        UnreadableBody: it is too deep.
+        UnreadableBody: it is too deep, or has too many values: nothing interrupts the work.
     """
+    if count_values(tree, most=MAX_VALUES) > MAX_VALUES:
+        raise UnreadableBody
     obj = _map_of(tree)
     for path in _ASSIGNED.get(resource, ()):
         _remove(obj, path.steps)

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from fleetbus_proto.keys import split_object_key
 from fleetbus_query_api.fields.outliers import FieldOutliers, Outlier
 from fleetbus_query_api.limits.connected import while_connected
+from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.objects.listing import (
     ObjectListing,
     describe_resource,
@@ -33,11 +34,15 @@ class ObjectOutliers:
     Args:
         listing: finds what a user may list.
         outliers: compares.
+        slices: run the descriptions.
     """
 
-    def __init__(self, *, listing: ObjectListing, outliers: FieldOutliers) -> None:
+    def __init__(
+        self, *, listing: ObjectListing, outliers: FieldOutliers, slices: TimeSlices
+    ) -> None:
         self._listing = listing
         self._outliers = outliers
+        self._slices = slices
 
     async def list(self, user: User, resource: str, parameters: OutlierParameters) -> bytes:
         """Compare the objects of a resource, over the clusters in which the user may list it.
@@ -55,9 +60,11 @@ class ObjectOutliers:
             scope.query, limit=parameters.limit, continue_token=parameters.continue_token
         )
         result = await self._outliers.find(query, scope.fields)
+        items: list[dict[str, Any]] = []
+        await self._slices.run(lambda outlier: items.append(_render(outlier)), result.items)
         return msgspec.json.encode(
             {
-                "items": list(map(_render, result.items)),
+                "items": items,
                 "continue": result.continue_token,
                 "remaining": result.remaining,
                 "resourceVersion": str(result.version),

@@ -10,6 +10,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from fleetbus_query_api.fields.tree_size import compared_levels
+
 MOST: Final = 50
 """Differences that are shown; further ones are counted."""
 COUNTED: Final = 1_000
@@ -78,7 +80,8 @@ def compare_bodies(before: bytes, after: bytes) -> Differences:
 
 def compare_trees(before: Mapping[str, Any], after: Mapping[str, Any]) -> Differences:
     """Compare two decoded objects."""
-    changes = list(islice(_walk(before, after, "", 0), COUNTED))
+    levels = compared_levels(before, after, deepest=_DEEPEST)
+    changes = list(islice(_walk(before, after, "", levels), COUNTED))
     rendered = tuple(
         Difference(_cut(path, _LONGEST_PATH), _render(old), _render(new))
         for path, old, new in changes[:MOST]
@@ -108,18 +111,18 @@ def _decode(body: bytes) -> dict[str, Any]:
     return tree
 
 
-def _walk(before: Any, after: Any, path: str, depth: int) -> Iterator[tuple[str, Any, Any]]:
+def _walk(before: Any, after: Any, path: str, levels: int) -> Iterator[tuple[str, Any, Any]]:
     """The places where two trees differ; maps and equally long lists are entered."""
     if before == after and type(before) is type(after):
         return
-    if depth < _DEEPEST and isinstance(before, dict) and isinstance(after, dict):
+    if levels and isinstance(before, dict) and isinstance(after, dict):
         old, new = cast("dict[str, Any]", before), cast("dict[str, Any]", after)
         for name in sorted(old.keys() | new.keys()):
             below = _below(path, name)
-            yield from _walk(old.get(name, _ABSENT), new.get(name, _ABSENT), below, depth + 1)
-    elif depth < _DEEPEST and (pairs := _pair(before, after)) is not None:
+            yield from _walk(old.get(name, _ABSENT), new.get(name, _ABSENT), below, levels - 1)
+    elif levels and (pairs := _pair(before, after)) is not None:
         for at, (old, new) in enumerate(pairs):
-            yield from _walk(old, new, f"{path}[{at}]", depth + 1)
+            yield from _walk(old, new, f"{path}[{at}]", levels - 1)
     else:
         yield path, before, after
 
