@@ -277,7 +277,7 @@ def _differences(
 
 def _are_equal(values: Sequence[Any]) -> bool:
     """Whether values are equal: asked before a call for each of 50,000 equal elements."""
-    return values.count(values[0]) == len(values)
+    return not values or values.count(values[0]) == len(values)
 
 
 def _shown(value: Any) -> str | int | float | bool | None:
