@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 
 from fleetbus_query_api.catalog.kinds import Kind
+from fleetbus_query_api.kube.openapi.documents import read_definitions
 from fleetbus_query_api.kube.openapi.protobuf import encode_document
 from fleetbus_query_api.kube.openapi.schemas import V2_PREFIX, V3_PREFIX, Schemas
-from fleetbus_query_api.kube.openapi.validity import is_schema
+from fleetbus_query_api.kube.openapi.validity import MAX_VALUES, is_schema
+from support.calls import counted_calls
 from support.rows import each_row
 
 _NAMES = (
@@ -72,3 +74,38 @@ def test_any_value_in_place_of_a_schema_is_encoded_or_left_out():
         valid += is_schema(schema)
         assert encode(schema)
     assert 0 < valid < 100
+
+
+def described(schema: Any) -> bool:
+    """Whether the document of a definition has the properties of its schema."""
+    version = {"name": "v1", "schema": {"openAPIV3Schema": schema}}
+    body = msgspec.json.encode({"spec": {"versions": [version]}})
+    (definition,) = read_definitions({"widgets.example.com": body}).values()
+    return definition.schema_of("v1") is not None
+
+
+@each_row(
+    "schema",
+    [
+        {"properties": {str(number): {} for number in range(MAX_VALUES + 1)}},
+        {"allOf": [{}] * 350_000},
+        {"enum": [1] * 500_000},
+        {"x-a": {str(number): [] for number in range(MAX_VALUES + 1)}},
+    ],
+)
+def test_a8_a_schema_that_is_too_large_is_left_out_after_little_work(schema: dict[str, Any]):
+    """One of 1 MB stalled the query API for 1.5 s with each document that was asked for."""
+    with counted_calls() as calls:
+        assert not is_schema(schema)
+    assert calls.count < 3 * MAX_VALUES
+    assert not described(schema)
+    assert described({"properties": {str(number): {} for number in range(1_000)}})
+
+
+def test_a8_the_schemas_of_a_document_have_a_number_of_values_together():
+    fields = {str(number): {"type": "string"} for number in range(MAX_VALUES // 2 - 10)}
+    version = {"name": "v1", "schema": {"openAPIV3Schema": {"properties": fields}}}
+    body = msgspec.json.encode({"spec": {"versions": [version]}})
+    definitions = read_definitions({f"w{number}.example.com": body for number in range(15)})
+    has_schema = [each.schema_of("v1") is not None for each in definitions.values()]
+    assert has_schema == [True] * 10 + [False] * 5

@@ -14,6 +14,7 @@ from fleetbus_proto.resources import CORE, is_built_in
 from fleetbus_query_api.catalog.kinds import VERBS, Kind, group_versions
 from fleetbus_query_api.catalog.readable import Selection
 from fleetbus_query_api.catalog.served import FLEET, ServedKinds
+from fleetbus_query_api.fields.tree_size import count_values
 from fleetbus_query_api.kube.negotiation import JSON, negotiate
 from fleetbus_query_api.kube.openapi.protobuf import ASKED, SENT, encode_document
 from fleetbus_query_api.kube.openapi.schemas import (
@@ -39,6 +40,12 @@ _MAX_DEFINITIONS: Final = 200
 """Number of custom types that one document explains; the others are objects of any fields."""
 
 
+_MAX_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of these types' definitions."""
+_MAX_VALUES: Final = 500_000
+"""Values of their schemas."""
+
+
 class _Schema(msgspec.Struct, rename={"properties": "openAPIV3Schema"}):
     properties: JsonObject | None = None
 
@@ -62,13 +69,24 @@ class _Definition(msgspec.Struct):
         schemas = (each.schema for each in self.spec.versions if each.name == version)
         return next((schema.properties for schema in schemas if schema is not None), None)
 
-    def without_malformed(self) -> _Definition:
-        """The definition without schemas that no API server would have taken."""
+    def drop_malformed(self, most: int) -> int:
+        """Drop schemas that no API server would have taken, and those that are too large.
+
+        Args:
+            most: values that the schemas may have.
+
+        Returns:
+            How many they have.
+        """
+        total = 0
         for each in self.spec.versions:
             schema = each.schema.properties if each.schema is not None else None
-            if schema is not None and not is_schema(schema):
+            size = count_values(schema, most=most)
+            if total + size > most or (schema is not None and not is_schema(schema)):
                 each.schema = None
-        return self
+            else:
+                total += size
+        return total
 
 
 _decoder = msgspec.json.Decoder(_Definition)
@@ -115,23 +133,26 @@ class OpenApi:
             kinds = [each for each in kinds if _place_of(each.group, each.version) == place]
             if not kinds:
                 raise no_path(path)
-        definitions = await self._definitions(user, cluster, kinds)
+        bodies = await self._bodies(user, cluster, kinds)
         make = _version_2 if path == _V2 else _version_3
         encode = encode_document if is_protobuf else msgspec.json.encode
         # The table is read by the first who asks, and a document takes tens of milliseconds.
-        content = await asyncio.to_thread(lambda: encode(make(kinds, definitions)))
+        content = await asyncio.to_thread(lambda: encode(make(kinds, read_definitions(bodies))))
         return json_response(content, media_type=SENT if is_protobuf else JSON)
 
-    async def _definitions(self, user: User, cluster: str, kinds: Sequence[Kind]) -> Definitions:
-        """The definitions of custom types, as far as the user may read them."""
+    async def _bodies(self, user: User, cluster: str, kinds: Sequence[Kind]) -> Mapping[str, bytes]:
+        """The definitions of custom types by name, as far as the user may read them."""
         names = {f"{each.plural}.{each.group}" for each in kinds if not is_built_in(each.group)}
-        definitions: dict[str, _Definition] = {}
+        bodies: dict[str, bytes] = {}
+        size = 0
         for name in sorted(names)[:_MAX_DEFINITIONS]:
-            if definition := await self._definition(user, cluster, name):
-                definitions[name] = definition
-        return definitions
+            body = await self._body(user, cluster, name)
+            if body and size + len(body) <= _MAX_BYTES:
+                bodies[name] = body
+                size += len(body)
+        return bodies
 
-    async def _definition(self, user: User, cluster: str, name: str) -> _Definition | None:
+    async def _body(self, user: User, cluster: str, name: str) -> bytes:
         selection = Selection(
             verb="get",
             resource=_DEFINITIONS,
@@ -142,7 +163,7 @@ class OpenApi:
         try:
             readable = await self._listing.find(user, selection)
         except NotFoundProblem:
-            return None
+            return b""
         query = ListQuery(
             clusters=members_of(readable),
             resource=_DEFINITIONS,
@@ -152,11 +173,21 @@ class OpenApi:
             count=False,
         )
         entries = (await self._reader.list(query)).entries
+        return body_of(entries[0]) if entries else b""
+
+
+def read_definitions(bodies: Mapping[str, bytes]) -> Definitions:
+    """Decode definitions, whose schemas take seconds if a member makes them large: in a thread."""
+    definitions: dict[str, _Definition] = {}
+    left = _MAX_VALUES
+    for name, body in bodies.items():
         try:
-            definition = _decoder.decode(body_of(entries[0])) if entries else None
+            definition = _decoder.decode(body)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            return None  # a body that is unknown, or was cut by the watch spec
-        return definition.without_malformed() if definition is not None else None
+            continue  # a body that is unknown, or was cut by the watch spec
+        left -= definition.drop_malformed(left)
+        definitions[name] = definition
+    return definitions
 
 
 def _index(kinds: Sequence[Kind]) -> JsonObject:
