@@ -274,7 +274,7 @@ def test_a_multi_cluster_resource_without_clusters_says_why_it_is_not_ready() ->
 
 
 @each_row(
-    ("refusal", "unhealthy", "told"),
+    ("refusal", "unhealthy", "troubles"),
     [
         ("ConfigMap d/a: no", "Invalid: ConfigMap d/a: no", 1),
         ("ConfigMap d/a: no", "Invalid: ConfigMap d…", 1),
@@ -284,11 +284,11 @@ def test_a_multi_cluster_resource_without_clusters_says_why_it_is_not_ready() ->
         ("ConfigMap d/a: no", "", 2),
     ],
 )
-def test_a_refusal_is_told_once(refusal: str, unhealthy: str, told: int) -> None:
+def test_a_refusal_is_reported_once(refusal: str, unhealthy: str, troubles: int) -> None:
     object_ = {"object": "ConfigMap d/a", "message": unhealthy}
     entry = {"name": "a", "state": "Failed", "reason": "Invalid", "message": refusal}
     entry |= {"health": "Unknown", "unhealthy": object_}
-    assert len(read_troubles({"status": {"clusters": [entry]}})) == told
+    assert len(read_troubles({"status": {"clusters": [entry]}})) == troubles
 
 
 async def test_the_requests_that_a_map_named_are_explained_with_their_own_queue(

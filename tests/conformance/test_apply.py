@@ -8,6 +8,8 @@ import pytest
 
 from support.api.conformance_client import Api
 from support.api.conformance_objects import Space, config_map, deployment
+from support.api.wrong_values import WRONG_VALUES
+from support.rows import each_row
 
 CONFLICT = "FieldManagerConflict"
 
@@ -376,3 +378,21 @@ def test_twice_in_a_custom_resource_is_refused(api: Api, space: Space, name: str
     assert reply.status == 500
     assert f'.spec.items: {TWICE} [name="a"]' in reply.message
     assert f'.spec.tags: {TWICE} [="t"]' in reply.message
+
+
+@each_row(("obj", "field", "why"), WRONG_VALUES)
+def test_a_value_that_only_go_refuses_is_refused_without_its_field(
+    api: Api, space: Space, obj: dict[str, Any], field: str, why: str
+):
+    kind, group = obj["kind"].lower(), obj["apiVersion"].rpartition("/")[0]
+    base = f"/apis/{obj['apiVersion']}" if group else f"/api/{obj['apiVersion']}"
+    has_namespace = "namespace" in obj["metadata"]
+    where = f"{base}/namespaces/{space.namespace}" if has_namespace else base
+    metadata = {key: v for key, v in obj["metadata"].items() if key != "namespace"}
+    reply = api.apply(f"{where}/{kind}s/w", {**obj, "metadata": metadata}, "m")
+    gvk = f"{obj['apiVersion'] if group else '/' + obj['apiVersion']}, Kind={obj['kind']}"
+    assert reply.status == 500
+    assert reply.message.startswith("failed to convert new object (")
+    rest = f"/w; {gvk}) to proper version: unable to convert unstructured object to {gvk}: {why}"
+    assert rest in reply.message
+    assert field not in reply.message

@@ -344,11 +344,3 @@ async def test_d11_what_a_look_at_one_cluster_finds_is_planned_by_the_round_for_
     assert ("x", "") in fleet.later
     await fleet.until(lambda: values(fleet) == ["a"] * 5)
     assert await DeletionBudget(fleet.redis).used() == 1
-
-
-async def test_d6_a_field_of_the_name_immutable_is_not_one_that_cannot_be_changed(rig: Rig):
-    rig.create(template={**CONFIG_MAP, "immutable": "no"}, placement=EVERYWHERE)
-    await rig.reconcile()
-    message = rig.entry("t1")["message"]
-    assert ".immutable: expected boolean" in message
-    assert "recreate" not in message

@@ -57,8 +57,8 @@ def _troubles(entry: Mapping[str, Any]) -> Iterator[dict[str, str]]:
             "message": text(entry, "message"),
         }
     unhealthy = text(entry, "unhealthy", "message")
-    is_told = state != _APPLIED and _is_refusal_of(entry, unhealthy)
-    if health not in _FINE and look(entry, "unhealthy") and not is_told:
+    is_repeated = state != _APPLIED and _is_refusal_of(entry, unhealthy)
+    if health not in _FINE and look(entry, "unhealthy") and not is_repeated:
         yield {
             "cluster": name,
             "object": text(entry, "unhealthy", "object"),
@@ -71,5 +71,5 @@ def _troubles(entry: Mapping[str, Any]) -> Iterator[dict[str, str]]:
 def _is_refusal_of(entry: Mapping[str, Any], unhealthy: str) -> bool:
     """Whether an object is unhealthy because of what the entry says; both may be cut."""
     refusal = f"{text(entry, 'reason')}: {text(entry, 'message')}".removesuffix(_CUT)
-    told = unhealthy.removesuffix(_CUT)
-    return bool(told) and (refusal.startswith(told) or told.startswith(refusal))
+    why = unhealthy.removesuffix(_CUT)
+    return bool(why) and (refusal.startswith(why) or why.startswith(refusal))

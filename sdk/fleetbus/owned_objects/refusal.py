@@ -28,6 +28,10 @@ UNDECLARED: Final = "field not declared in schema"
 """The API server answers an apply so with 500: the type does not have a field."""
 _NOT_OF_ITS_TYPE: Final = "failed to create typed patch object"
 """So begins the 500 of an API server to an object whose fields are not those of its type."""
+_NOT_CONVERTED: Final = "failed to convert new object"
+_INCONVERTIBLE: Final = "unable to convert unstructured object to "
+"""So it answers, after `_NOT_CONVERTED`, to values that only Go refuses: quantities, times, bytes,
+fractions. The failure of a conversion webhook has other words, and is not for ever."""
 _NO_ACCOUNT: Final = "error looking up service account"
 
 
@@ -75,9 +79,16 @@ def refusal_of(error: KubeError) -> Refusal:
     for kind, refusal in _BY_TYPE:
         if isinstance(error, kind):
             return refusal
-    if UNDECLARED in error.message or error.message.startswith(_NOT_OF_ITS_TYPE):
+    is_untyped = UNDECLARED in error.message or error.message.startswith(_NOT_OF_ITS_TYPE)
+    if is_untyped or is_inconvertible(error):
         return Refusal.INVALID
     return Refusal.SERVER_ERROR if isinstance(error, ServerError) else Refusal.OTHER
+
+
+def is_inconvertible(error: KubeError) -> bool:
+    """Whether a value is none of its type, by words of the server that name no field."""
+    message = error.message
+    return message.startswith(_NOT_CONVERTED) and _INCONVERTIBLE in message
 
 
 def _missing(error: NotFound) -> Refusal:

@@ -25,6 +25,9 @@ FIELD: dict[str, Any] = {"causes": [{"reason": "FieldManagerConflict", "field": 
 LEAVING: dict[str, Any] = {"causes": [{"reason": "NamespaceTerminating"}]}
 UNTYPED = "failed to create typed patch object (default/x): .spec.y: expected string"
 
+UNCONVERTED = "failed to convert new object (default/x; v1, Kind=X) to proper version: {}"
+UNREADABLE = "unable to convert unstructured object to /v1, Kind=X: illegal base64 data"
+
 
 @each_row(
     ("error", "refusal"),
@@ -45,6 +48,8 @@ UNTYPED = "failed to create typed patch object (default/x): .spec.y: expected st
         (Invalid(422, "Invalid", "bad"), Refusal.INVALID),
         (ServerError(500, "InternalError", UNTYPED), Refusal.INVALID),
         (ServerError(500, "InternalError", f".spec.y: {UNDECLARED}"), Refusal.INVALID),
+        (ServerError(500, "InternalError", UNCONVERTED.format(UNREADABLE)), Refusal.INVALID),
+        (ServerError(500, "", UNCONVERTED.format("webhook: timeout")), Refusal.SERVER_ERROR),
         (ServerError(500, "InternalError", "webhook: timeout"), Refusal.SERVER_ERROR),
         (Gone(410, "Expired", "too old"), Refusal.OTHER),
         (KubeError(418, "", "teapot"), Refusal.OTHER),

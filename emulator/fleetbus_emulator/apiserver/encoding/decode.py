@@ -65,12 +65,12 @@ def read_unwrapped(served: Served, obj: JsonObject) -> list[str]:
     return go_types.read(obj, _struct_of(obj["apiVersion"], obj["kind"]))
 
 
-def problems_of_apply(served: Served, obj: JsonObject) -> list[tuple[str, str]]:
-    """All that server-side apply finds wrong in an object: paths, and what is wrong there."""
+def problems_of_apply(served: Served, obj: JsonObject) -> tuple[list[tuple[str, str]], str]:
+    """All that server-side apply finds wrong in an object; see `go_types.problems_of`."""
     if not served.rtype.custom:
         return go_types.problems_of(obj, _struct_of(obj["apiVersion"], obj["kind"]))
     if obj.get("metadata") is None:
-        return []
+        return [], ""
     return go_types.problems_of({"metadata": obj["metadata"]}, _WITH_METADATA)
 
 

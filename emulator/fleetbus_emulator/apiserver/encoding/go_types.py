@@ -20,8 +20,14 @@ from fleetbus_emulator.apiserver.json_tree import as_list, as_object
 JsonObject = dict[str, Any]
 UNDECLARED = "field not declared in schema"
 _QUANTITY = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?")
-_MERGED_TYPES = dict.fromkeys(("int32", "int64", "float64"), "numeric (int or float)")
-_MERGED_TYPES["bool"] = "boolean"
+_UNTYPED = {"Quantity", "IntOrString", "Time", "MicroTime"}
+_MERGED_TYPES: dict[str, str] = {
+    "bool": "boolean",
+    "[]byte": "string",
+    **dict.fromkeys(("int32", "int64", "float64"), "numeric (int or float)"),
+    **dict.fromkeys(_UNTYPED, "any scalar"),
+}
+"""Go's names of scalars, and those of server-side apply where they differ."""
 QUANTITY_PATTERN = "^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"
 
 
@@ -90,14 +96,16 @@ def read(document: JsonObject, form: Struct) -> list[str]:
     return reader.unknown
 
 
-def problems_of(document: JsonObject, form: Struct) -> list[tuple[str, str]]:
+def problems_of(document: JsonObject, form: Struct) -> tuple[list[tuple[str, str]], str]:
     """All that server-side apply finds wrong in a document: paths, and what is wrong there.
 
-    Go's decoder ends at the first mismatch, server-side apply names every one.
+    Go's decoder ends at the first mismatch, server-side apply names every one, except for those
+    that its schema does not know: of these the first is returned beside, as Go words it.
     """
     reader = _Collector()
     reader.read_struct(document, form)
-    return [*((path, UNDECLARED) for path in reader.unknown), *reader.mismatches]
+    problems = [*((path, UNDECLARED) for path in reader.unknown), *reader.mismatches]
+    return problems, reader.inconvertible
 
 
 class _Mismatch(Exception):
@@ -235,15 +243,37 @@ class _Collector(_Reader):
     def __init__(self) -> None:
         super().__init__()
         self.mismatches: list[tuple[str, str]] = []
+        self.inconvertible = ""
 
     def _read(self, value: Any, form: Form) -> bool:
         try:
             return super()._read(value, form)
         except _Mismatch as mismatch:
-            expected = _merged_type(mismatch.form)
-            why = f"expected {expected}, got {type_name(mismatch.value)}"
+            if _is_of_schema(value, form):
+                self.inconvertible = self.inconvertible or _unlocated(mismatch)
+                return False
+            why = f"expected {_merged_type(form)}, got {type_name(value)}"
             self.mismatches.append((self._path("").removesuffix("."), why))
             return False
+
+
+def _is_of_schema(value: Any, form: Form) -> bool:
+    """Whether the schema of server-side apply, which knows scalars only, takes a value."""
+    if not isinstance(form, Leaf) or isinstance(value, dict | list):
+        return False
+    is_number = isinstance(value, float) and form.name in {"int32", "int64"}
+    is_text = isinstance(value, str) and form.name == "[]byte"
+    return is_number or is_text or form.name in _UNTYPED
+
+
+def _unlocated(mismatch: _Mismatch) -> str:
+    """A mismatch as Go words it where it does not know the field."""
+    value, expected = mismatch.value, type_name_of(mismatch.form)
+    if mismatch.why:
+        return f"error decoding from json: {mismatch.why}" if expected == "[]byte" else mismatch.why
+    if isinstance(value, float):
+        return f"cannot convert float64 to {expected}"
+    return f"json: cannot unmarshal {type_name(value)} into Go value of type {expected}"
 
 
 def type_name_of(form: Form) -> str:

@@ -66,17 +66,20 @@ def _check_declared(target: Target, config: JsonObject) -> None:
     from real servers (kubernetes#139253).
     """
     # Of a copy: what Go omits, like `false`, is applied and owned all the same.
-    problems = decode.problems_of_apply(target.served, copy.deepcopy(config))
+    problems, inconvertible = decode.problems_of_apply(target.served, copy.deepcopy(config))
     if target.version.schema is not None:
         problems += [(p, UNDECLARED) for p in target.version.schema.unknown_fields(config)]
     rule = target.version.merge_rule
     texts = [f"{field_sets.shown_by_key(path, config, rule)}: {why}" for path, why in problems]
     texts += field_sets.duplicate_items(config, rule)
-    if not texts:
+    if not texts and not inconvertible:
         return
-    listed = texts[0] if len(texts) == 1 else "errors:\n" + "\n".join(f"  {t}" for t in texts)
     place = f"{mapping(config, 'metadata').get('namespace') or ''}/{target.name}"
     kind = f"{target.rtype.group}/{target.version.name}, Kind={target.rtype.kind}"
+    if not texts:
+        why = f"to proper version: unable to convert unstructured object to {kind}: {inconvertible}"
+        raise errors.ApiError(500, None, f"failed to convert new object ({place}; {kind}) {why}")
+    listed = texts[0] if len(texts) == 1 else "errors:\n" + "\n".join(f"  {t}" for t in texts)
     message = f"failed to create typed patch object ({place}; {kind}): {listed}"
     raise errors.ApiError(500, None, message)
 

@@ -16,7 +16,7 @@ from fleetbus.kube.applied import is_unchanged
 from fleetbus.kube.discovery_documents import ApiResource
 from fleetbus.owned_objects.claim import Ownership, claim, is_paused
 from fleetbus.owned_objects.decision import Decision, decide_apply
-from fleetbus.owned_objects.refusal import Refusal
+from fleetbus.owned_objects.refusal import Refusal, is_inconvertible
 from fleetbus.ownership import PAUSE_ANNOTATION, set_owner
 from fleetbus_distributor.plan.intent import Mark
 from fleetbus_distributor.render.spec import ConflictPolicy, DriftPolicy
@@ -36,6 +36,7 @@ from fleetbus_distributor.targets.target import (
     to_finding,
 )
 from fleetbus_distributor.targets.update import MISSING, update
+from fleetbus_distributor.targets.wrong_value import find_wrong_value
 
 _NAMESPACES: Final = "v1/namespaces"
 _CONFIRMED_FOR: Final = timedelta(milliseconds=250)
@@ -66,6 +67,11 @@ async def apply_object(target: Target, template: Object) -> ObjectOutcome:
         return await _apply(target, template, ref)
     except KubeError as error:
         finding = to_finding(error, template, str(ref))
+        is_unnamed = is_inconvertible(error)
+    if is_unnamed and (field := await find_wrong_value(target, template, ref)):
+        finding = replace(
+            finding, message=f"{ref}: {field}: {finding.message.removeprefix(f'{ref}: ')}"
+        )
     if not target.policy.recreate and finding.reason == Refusal.INVALID:
         finding = _with_remedy(finding)
     if finding.reason == Refusal.TYPE_MISSING:

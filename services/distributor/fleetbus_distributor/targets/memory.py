@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias
 import structlog
 
 from fleetbus.errors import StoreError
-from fleetbus.kube.applied import ServerAnswers
+from fleetbus.kube.applied import ServerAnswers, digest
 from fleetbus.ownership import Owner
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
@@ -40,6 +40,8 @@ _MOST_TYPES: Final = 100_000
 """The types that were wanted longest ago go first."""
 _MOST_OWNERS: Final = 1_000
 """Owners of one type; more of them are not woken, and try again by themselves."""
+_MOST_WRONG: Final = 10_000
+"""The oldest go first; one that is forgotten costs a dozen dry runs."""
 _AGAIN: Final = timedelta(seconds=1)
 _AGAIN_AT_MOST: Final = timedelta(minutes=5)
 _FORGOTTEN: Final = 2 * _AGAIN_AT_MOST
@@ -134,17 +136,36 @@ class MissingTypes:
         return list(woken.values())
 
 
+class WrongValues:
+    """The fields with values that clusters cannot read, by what was applied."""
+
+    def __init__(self) -> None:
+        self._fields: OrderedDict[tuple[str, bytes], str] = OrderedDict()
+
+    def get(self, cluster: str, template: Mapping[str, Any]) -> str | None:
+        """The field; empty if it was looked for in vain, None if it was not."""
+        return self._fields.get((cluster, digest(template)))
+
+    def note(self, cluster: str, template: Mapping[str, Any], field_path: str) -> None:
+        """Remember a field."""
+        self._fields[cluster, digest(template)] = field_path
+        if len(self._fields) > _MOST_WRONG:
+            self._fields.popitem(last=False)
+
+
 class TargetMemory:
     """The versions that applies of this process have made, and what targets have and lack.
 
     Attributes:
         types: the types that they lack.
         answers: the objects that their servers take for what was applied to them.
+        wrong_values: the fields whose values they cannot read.
     """
 
     def __init__(self) -> None:
         self.types = MissingTypes()
         self.answers = ServerAnswers()
+        self.wrong_values = WrongValues()
         self._versions: OrderedDict[tuple[str, str, str], None] = OrderedDict()
         self._namespaces: OrderedDict[tuple[str, str], None] = OrderedDict()
 
