@@ -81,6 +81,7 @@ def test_the_demo_plays_to_the_end_and_every_claim_holds(demo: subprocess.Popen[
     assert "\x1b" not in output  # plain text in a pipe
 
 
+@pytest.mark.full  # `make test` interrupts `dev up`, which is the same
 def test_an_interrupted_demo_stops_everything(demo: subprocess.Popen[str]):
     _read_until(demo, "ready: apiserver")
     demo.send_signal(signal.SIGINT)
