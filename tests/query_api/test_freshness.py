@@ -14,6 +14,8 @@ from fleetbus_query_api.responses.openapi import ClusterDetailModel, ClusterList
 from support.rigs.query_api import KINDS
 
 if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
     from support.rigs.query_api import QueryApi
 
 LIST = "/fleet/v1/resources/pods"
@@ -153,3 +155,18 @@ async def test_a_cluster_of_which_no_resource_is_known_is_incomplete(api: QueryA
     answer = (await api.get("/fleet/v1/clusters")).json()
 
     assert answer["incomplete"] == ["c1"]
+
+
+async def test_a8_a_cluster_with_a_thousand_types_is_described_with_few_round_trips(
+    api: QueryApi, redis: Redis
+):
+    """One round trip for each took seconds of the process with 10,000 types of one member."""
+    await api.add_cluster("c1", "core/pods", *(f"example.com/widgets{at}" for at in range(1_000)))
+    for name in "abc":
+        await api.add("c1", "example.com/widgets7", name)
+    before = (await redis.info("stats"))["total_reads_processed"]
+    answer = (await api.get("/fleet/v1/clusters/c1")).json()
+    reads = (await redis.info("stats"))["total_reads_processed"] - before
+    objects = {each["plural"]: each["objects"] for each in answer["resources"]}
+    assert (len(objects), objects["widgets7"], sum(objects.values())) == (1_001, 3, 3)
+    assert reads < 200

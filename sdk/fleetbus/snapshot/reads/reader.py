@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 from redis.exceptions import RedisError
@@ -56,6 +56,9 @@ _EVALUATED = 200
 
 _cluster_decoder = msgspec.json.Decoder(ClusterRecord)
 _resource_decoder = msgspec.json.Decoder(ResourceRecord)
+
+_COUNTED: Final = 500
+"""Resources that are counted with one round trip."""
 
 
 class SnapshotReader:
@@ -269,6 +272,16 @@ class SnapshotReader:
     async def count(self, cluster: str, resource: str) -> int:
         """Count the objects of a resource in a cluster."""
         return int(await self._redis.zcard(self._keys.order(cluster, resource)))
+
+    async def counts(self, cluster: str, resources: Sequence[str]) -> Sequence[int]:
+        """Count the objects of each of some resources in a cluster, which may have thousands."""
+        numbers: list[int] = []
+        for start in range(0, len(resources), _COUNTED):
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for resource in resources[start : start + _COUNTED]:
+                    pipe.zcard(self._keys.order(cluster, resource))
+                numbers += await pipe.execute()
+        return numbers
 
     # --- records --------------------------------------------------------------------------------
 

@@ -187,7 +187,7 @@ class ClusterStatus:
         if written is not None and "objects" in written and now < due:
             return int(written["objects"])
         self._counted_at[cluster] = now
-        return sum([await self._reader.count(cluster, resource.key) for resource in resources])
+        return sum(await self._reader.counts(cluster, [resource.key for resource in resources]))
 
     def _is_silent(self, record: ClusterRecord) -> bool:
         try:
