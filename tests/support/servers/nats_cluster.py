@@ -75,6 +75,20 @@ class Member:
         """Whether it has caught up with all of its streams and consumers."""
         return self.monitor("healthz").get("status") == "ok"
 
+    def is_followed(self) -> bool:
+        """Whether the replicas of each stream that it leads have all of its messages.
+
+        One with an empty disk is healthy before it knows which streams it is to have.
+        """
+        accounts = self.monitor("jsz?streams=true").get("account_details") or ()
+        groups = [each["cluster"] for account in accounts for each in account["stream_detail"]]
+        return all(
+            replica.get("current") and not replica.get("offline")
+            for group in groups
+            if group.get("leader") == self.name
+            for replica in group.get("replicas") or ()
+        )
+
 
 @dataclass(frozen=True)
 class NatsCluster:
@@ -112,7 +126,7 @@ class NatsCluster:
 
         def are_healthy() -> bool:
             running = [m for m in self.members.values() if m.child.is_running]
-            return all(member.is_healthy() for member in running)
+            return all(member.is_healthy() and member.is_followed() for member in running)
 
         await _ask_in_thread(are_healthy)
 
