@@ -81,7 +81,9 @@ class Member:
         One with an empty disk is healthy before it knows which streams it is to have.
         """
         accounts = self.monitor("jsz?streams=true").get("account_details") or ()
-        groups = [each["cluster"] for account in accounts for each in account["stream_detail"]]
+        groups = [
+            each["cluster"] for account in accounts for each in account.get("stream_detail", ())
+        ]
         return all(
             replica.get("current") and not replica.get("offline")
             for group in groups
