@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from fleetbus.ownership import OWNER_ANNOTATION, OWNER_UID_LABEL, Owner
+from fleetbus_emulator.apiserver import Hang
+from fleetbus_query_api.access import authorise
 from fleetbus_query_api.responses.openapi import ChildrenModel, OwnersModel, WhereModel
 from support.rigs.query_api import QueryApi
 from support.rigs.secured_api import grant, rule, secured_api
@@ -189,6 +192,34 @@ async def test_a2_what_a_user_may_not_read_is_neither_owner_nor_child(
         assert [(item["cluster"], item["name"]) for item in items] == [("eu1", "child")]
         answer = (await api.get(eve, "/fleet/v1/owners/eu1/configmaps/prod/child")).json()
         assert [(item["name"], item["found"]) for item in answer["items"]] == [("owner", False)]
+
+
+async def test_a3_an_owner_in_a_cluster_that_does_not_decide_is_not_gone(
+    redis: Redis, valkey_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(authorise, "_MEMBER_WITHIN", timedelta(seconds=0.5))
+    async with secured_api(redis, valkey_url, tmp_path) as api:
+        await api.start(authority="member")
+        filling = QueryApi(api.url, api.client, api.snapshot, version=1000)
+        await put(filling, "us1", "core/pods", "owner", "u1")
+        mark = Owner("v1", "Pod", "prod", "owner", "u1", "us1").to_json()
+        labels, annotations = {OWNER_UID_LABEL: "u1"}, {OWNER_ANNOTATION: mark}
+        place = ("eu1", "core/configmaps", "child", "c1")
+        await put(filling, *place, labels=labels, annotations=annotations)
+        token = api.user("ann")
+        grant(api.hub, "ann", rule("get list", "fleetbus.dev", "clusters"))
+        for member in ("eu1", "us1"):
+            grant(api.members[member], "ann", rule("get list", "", "pods", "configmaps"))
+        path = "/fleet/v1/owners/eu1/configmaps/prod/child"
+        hanging = api.members["us1"].faults.add(Hang(), verb="create")
+        answer = (await api.get(token, path)).json()
+        assert ([item["found"] for item in answer["items"]], answer["incomplete"]) == (
+            [False],
+            ["us1"],
+        )
+        hanging.remove()
+        answer = (await api.get(token, path)).json()
+        assert ([item["found"] for item in answer["items"]], answer["incomplete"]) == ([True], [])
 
 
 async def test_a2_an_unknown_kind_takes_as_many_reviews_as_a_forbidden_one(

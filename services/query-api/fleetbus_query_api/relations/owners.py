@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
@@ -10,12 +10,12 @@ import msgspec
 
 from fleetbus.errors import MalformedOwner
 from fleetbus.ownership import owner_of
-from fleetbus.snapshot import Entry, SnapshotReader
+from fleetbus.snapshot import Entry, Freshness, SnapshotReader
 from fleetbus_proto.keys import split_object_key
 from fleetbus_proto.resources import CORE
 from fleetbus_query_api.access.authorise import Access, Right, authorise_where_decided
 from fleetbus_query_api.catalog.catalog import Catalog, KnownFleet, KnownResource
-from fleetbus_query_api.catalog.readable import Selection
+from fleetbus_query_api.catalog.readable import UNDECIDED, Selection
 from fleetbus_query_api.fields.bodies import UnreadableBody, decode
 from fleetbus_query_api.objects.listing import (
     ObjectListing,
@@ -94,7 +94,8 @@ class Relations:
     async def owners(self, user: User, path: ObjectPath) -> bytes:
         """Follow the owners of an object upwards, the nearest ones first.
 
-        An owner that the user may not get is answered like one that is gone (rule A2).
+        An owner that the user may not get is answered like one that is gone (rule A2). A cluster
+        that does not decide whether they may is incomplete.
 
         Raises:
             InvalidName: the resource name is malformed.
@@ -105,20 +106,25 @@ class Relations:
         items: list[dict[str, Any]] = []
         queue = list(references_of(entry, resource, 1))
         visited: set[tuple[str, str]] = set()
+        states = dict(freshness)
         while queue and len(items) < _MAX_OWNERS:
             reference = queue.pop(0)
             if (reference.cluster, reference.uid) in visited:
                 continue
             visited.add((reference.cluster, reference.uid))
-            of, owner = await self._read(user, fleet, reference)
+            of, owner, is_undecided = await self._read(user, fleet, reference)
+            if is_undecided:
+                states[reference.cluster] = UNDECIDED
             items.append(_render_owner(reference, of if owner else None))
             if owner is not None and of is not None and reference.depth < _MAX_DEPTH:
                 queue += references_of(owner, of, reference.depth + 1)
-        return msgspec.json.encode({"items": items, "hasMore": bool(queue), **freshness})
+        return msgspec.json.encode(
+            {"items": items, "hasMore": bool(queue), **render_freshness(states)}
+        )
 
     async def _find(
         self, user: User, path: ObjectPath
-    ) -> tuple[Entry, KnownResource, dict[str, Any]]:
+    ) -> tuple[Entry, KnownResource, Mapping[str, Freshness]]:
         selection = Selection(
             verb="get",
             resource=path.resource,
@@ -127,34 +133,38 @@ class Relations:
             name=path.name,
         )
         readable = await self._listing.find(user, selection)
-        freshness = render_freshness(await self._listing.freshness(readable, path.namespace))
+        freshness = await self._listing.freshness(readable, path.namespace)
         entry = None
         if members_of(readable):
             entry = await self._reader.get(
                 path.cluster, readable.resource.key, path.namespace, path.name
             )
         if entry is None:
-            raise NotFoundProblem("the snapshot has no such object", **freshness)
+            raise NotFoundProblem("the snapshot has no such object", **render_freshness(freshness))
         return entry, readable.resource, freshness
 
     async def _read(
         self, user: User, fleet: KnownFleet, reference: _Reference
-    ) -> tuple[KnownResource | None, Entry | None]:
-        """The owner that a reference means, if it exists and the user may get it."""
+    ) -> tuple[KnownResource | None, Entry | None, bool]:
+        """The owner that a reference means, if it exists and the user may get it.
+
+        The last part of the answer says whether its cluster does not decide.
+        """
         resource, right = right_to_get(
             fleet, reference.group, reference.kind, reference.namespace, reference.name
         )
         at = [reference.cluster]
         allowed = await authorise_where_decided(self._access, user, right, at)
         if resource is None or not allowed or reference.cluster not in fleet.clusters:
-            return resource, None
+            return resource, None, bool(allowed.undecided)
         entry = await self._reader.get(
             reference.cluster, resource.key, right.namespace, reference.name
         )
         resource = (
             fleet.within(resource, allowed) or resource
         )  # not as other clusters have it (rule A2)
-        return resource, entry if entry is not None and entry.uid == reference.uid else None
+        is_it = entry is not None and entry.uid == reference.uid
+        return resource, entry if is_it else None, False
 
     # --- children ---------------------------------------------------------------------------------
 
