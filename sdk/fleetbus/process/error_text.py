@@ -109,7 +109,9 @@ def render_stack(frame: FrameType) -> str:
 
 
 def _is_theirs(frame: FrameType) -> bool:
-    return not frame.f_code.co_filename.startswith((*_NOT_THEIRS, *_INSTALLED, "<frozen "))
+    name = frame.f_code.co_filename
+    # Compiled modules, like uvloop, have the path at which they were compiled.
+    return not (name.startswith((*_NOT_THEIRS, *_INSTALLED, "<frozen ")) or name.endswith(".pyx"))
 
 
 def _text(error: BaseException) -> str:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import TYPE_CHECKING
 
 import pytest
+import uvloop
 
 from fleetbus.process.error_text import describe, render
 from fleetbus.process.redact import without_secret_words
 from fleetbus.run.awaited import call_with_awaits
 from support.rows import each_row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CANARY = "hunter2"
 
@@ -66,9 +71,17 @@ async def test_a_trace_begins_with_user_code_if_there_is_any() -> None:
     assert [line.rpartition(" in ")[2] for line in places] == ["fail"]
 
 
-async def test_a_trace_without_user_code_is_whole() -> None:
-    missing = asyncio.open_unix_connection("/nowhere/at/all")
-    (error,) = await asyncio.gather(call_with_awaits(missing, []), return_exceptions=True)
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_trace_without_user_code_is_whole(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def fail() -> object:
+        missing = asyncio.open_unix_connection("/nowhere/at/all")
+        (error,) = await asyncio.gather(call_with_awaits(missing, []), return_exceptions=True)
+        return error
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        error = runner.run(fail())
     assert isinstance(error, OSError)
     assert " in call_with_awaits\n" in render(error)
 
