@@ -2,7 +2,7 @@
 
 Labels: `app=web,tier!=db,env in (prod, test),!legacy,team`; fields: `status.phase=Running,a.b!=c`,
 and beyond kubectl `a[*].b in (c, d)`.
-Absent labels satisfy `!=`, `notin` and `!name`, as in Kubernetes.
+Absent labels satisfy `!=`, `notin` and `!name`, as in Kubernetes; `cores>4` compares integers.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from fleetbus.kube.field_paths import FieldPath, InvalidPath, Value, texts_of
 
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_LABEL_TOKEN = re.compile(r"\s*(?:(?P<sign>==|!=|=|!|\(|\)|,)|(?P<word>[^\s=!(),]+))")
+_LABEL_TOKEN = re.compile(r"\s*(?:(?P<sign>==|!=|=|!|\(|\)|,|>|<)|(?P<word>[^\s=!(),<>]+))")
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_INT64: Final = range(-(2**63), 2**63)
 _MAX_PREFIX: Final = 253
+_MAX_DIGITS: Final = 63
 
 
 class InvalidSelector(FleetbusError, ValueError):
@@ -27,12 +30,18 @@ class InvalidSelector(FleetbusError, ValueError):
 
 
 class Operator(StrEnum):
-    """The operators of matchExpressions."""
+    """The operators of matchExpressions, and two that only `-l` knows."""
 
     IN = "In"
     NOT_IN = "NotIn"
     EXISTS = "Exists"
     DOES_NOT_EXIST = "DoesNotExist"
+    GREATER = "Gt"
+    LESS = "Lt"
+
+
+_COMPARISONS: Final = {">": Operator.GREATER, "<": Operator.LESS}
+_SIGNS_OF: Final = {operator: sign for sign, operator in _COMPARISONS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,13 @@ class Requirement:
                 return value is not None
             case Operator.DOES_NOT_EXIST:
                 return value is None
+            case Operator.GREATER | Operator.LESS:
+                return self._compares(_integer(value or ""), _integer(self.values[0]))
+
+    def _compares(self, value: int | None, bound: int | None) -> bool:
+        if value is None or bound is None:
+            return False
+        return value > bound if self.operator is Operator.GREATER else value < bound
 
     @property
     def term(self) -> str | None:
@@ -65,6 +81,8 @@ class Requirement:
 
     def __str__(self) -> str:
         values = ",".join(self.values)
+        if sign := _SIGNS_OF.get(self.operator):
+            return f"{self.name}{sign}{values}"
         match self.operator:
             case Operator.IN:
                 return self.term or f"{self.name} in ({values})"
@@ -74,7 +92,7 @@ class Requirement:
                 return f"{self.name} notin ({values})"
             case Operator.EXISTS:
                 return self.name
-            case Operator.DOES_NOT_EXIST:
+            case _:
                 return f"!{self.name}"
 
 
@@ -208,15 +226,21 @@ class _LabelParser:
         if self._accept("!"):
             return self._check(Requirement(self._word("a label name"), Operator.DOES_NOT_EXIST))
         name = self._word("a label name")
+        if operator := _COMPARISONS.get(self._peek() or ""):
+            self._at += 1
+            return self._check(Requirement(name, operator, (self._bound(),)))
+        return self._check(self._of_strings(name))
+
+    def _of_strings(self, name: str) -> Requirement:
         if self._accept("=") or self._accept("=="):
-            return self._check(Requirement(name, Operator.IN, (self._value(),)))
+            return Requirement(name, Operator.IN, (self._value(),))
         if self._accept("!="):
-            return self._check(Requirement(name, Operator.NOT_IN, (self._value(),)))
+            return Requirement(name, Operator.NOT_IN, (self._value(),))
         if self._accept("in"):
-            return self._check(Requirement(name, Operator.IN, self._set()))
+            return Requirement(name, Operator.IN, self._set())
         if self._accept("notin"):
-            return self._check(Requirement(name, Operator.NOT_IN, self._set()))
-        return self._check(Requirement(name, Operator.EXISTS))
+            return Requirement(name, Operator.NOT_IN, self._set())
+        return Requirement(name, Operator.EXISTS)
 
     def _set(self) -> tuple[str, ...]:
         if not self._accept("("):
@@ -231,6 +255,12 @@ class _LabelParser:
     def _value(self) -> str:
         """A value may be omitted: `a=` selects the empty one."""
         return "" if self._peek() in {None, ",", ")"} else self._word("a value")
+
+    def _bound(self) -> str:
+        bound = self._word("an integer")
+        if _integer(bound) is None:
+            raise self._error(f"{bound!r} is not an integer")
+        return bound
 
     def _word(self, expected: str) -> str:
         token = self._peek()
@@ -268,7 +298,15 @@ class _LabelParser:
         return tokens
 
 
-_SIGNS: Final = frozenset({"==", "!=", "=", "!", "(", ")", ","})
+_SIGNS: Final = frozenset({"==", "!=", "=", "!", "(", ")", ",", ">", "<"})
+_OF_SPECS: Final = (Operator.IN, Operator.NOT_IN, Operator.EXISTS, Operator.DOES_NOT_EXIST)
+
+
+def _integer(text: str) -> int | None:
+    """An integer as Go reads it; None if it is none."""
+    if len(text) > _MAX_DIGITS or not _INTEGER.fullmatch(text):
+        return None
+    return number if (number := int(text)) in _INT64 else None
 
 
 def _checked(requirement: Requirement, text: str) -> Requirement:
@@ -290,9 +328,9 @@ def _from_expression(expression: Any) -> Requirement:
     fields = cast("Mapping[str, Any]", expression)
     values = tuple(sorted({str(value) for value in fields.get("values") or ()}))
     try:
-        operator = Operator(str(fields.get("operator")))
+        operator = _OF_SPECS[_OF_SPECS.index(Operator(str(fields.get("operator"))))]
     except ValueError as e:
-        operators = ", ".join(Operator)
+        operators = ", ".join(_OF_SPECS)
         raise InvalidSelector(
             f"matchExpressions has the operator {fields.get('operator')!r}; known: {operators}"
         ) from e

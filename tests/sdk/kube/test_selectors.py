@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fleetbus.kube.selectors import FieldSelector, InvalidSelector, LabelSelector
 from support.rows import each_row
 
-LABELS = {"app": "web", "tier": "front", "empty": "", "example.com/team": "a.b_c-d"}
+LABELS = {"app": "web", "tier": "front", "empty": "", "example.com/team": "a.b_c-d", "cores": "010"}
 
 
 @each_row(
@@ -47,6 +47,13 @@ LABELS = {"app": "web", "tier": "front", "empty": "", "example.com/team": "a.b_c
         ("in in (x)", False),
         ("notin", False),
         ("app in (web),!absent,tier", True),
+        ("cores>9", True),
+        ("cores > 10", False),
+        ("cores<11,cores>9", True),
+        ("cores<10", False),
+        ("app>1", False),
+        ("empty<1", False),
+        ("absent<1", False),
     ],
 )
 def test_label_selectors_match_as_kubectl_does(text: str, matches: bool):
@@ -57,7 +64,9 @@ def test_label_selectors_match_as_kubectl_does(text: str, matches: bool):
         "=web", "app=web=x", "app web", "app in web", "app in (web", "app in", ",", "app,", "!",
         "!!a", "app=web,,b", "(app)", "app=we b", "-app", "app=-web", "app=" + "x" * 64,
         "x" * 64, "/app",
-        "Ex.com/app", "a/b/c", "app=a/b", "app)", "app>3", "a=é",
+        "Ex.com/app", "a/b/c", "app=a/b", "app)", "app>", "app>x", "app>-1", "app>1.5",
+        "app>1_0", "app><1", ">1", "app>=1", "a=é",
+        "app>9223372036854775808",
     ])  # fmt: skip
 def test_an_unreadable_label_selector_is_refused_with_its_text(text: str):
     with pytest.raises(InvalidSelector) as caught:
@@ -65,7 +74,7 @@ def test_an_unreadable_label_selector_is_refused_with_its_text(text: str):
     assert repr(text) in str(caught.value)
 
 
-@given(st.text(alphabet="ab1/.-_=!,() inotE", max_size=24))
+@given(st.text(alphabet="ab1/.-_=!,()<> inotE", max_size=24))
 def test_parsing_never_fails_otherwise_and_the_printed_form_means_the_same(text: str):
     try:
         selector = LabelSelector.parse(text)
