@@ -16,7 +16,7 @@ from fleetbus.kube.applied import is_applied
 from fleetbus_distributor.render.finish import finish
 from fleetbus_distributor.render.spec import DriftPolicy
 from fleetbus_distributor.targets.outcome import State
-from support.api.spellings import JAR, PAIRS, ZEROES, definition, texts
+from support.api.spellings import JAR, PAIRS, STORED_ANEW, ZEROES, definition, texts
 from support.eventually import eventually
 from support.rigs.real_cluster import RealCluster, real_cluster
 
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.full
 DEPLOYMENTS, MAPS = "apps/v1/deployments", "v1/configmaps"
 ROLES = "rbac.authorization.k8s.io/v1/clusterroles"
 PLACE = ("default", "x")
+PLURALS = {"Secret": "secrets", "NetworkPolicy": "networkpolicies"}
 _KEPT = ("apiVersion", "kind", "metadata", "namespace", "name", "selector", "image")
 
 
@@ -64,6 +65,25 @@ async def test_d3_texts_are_texts_and_zeroes_are_asked_about_once(cluster: RealC
         jar = await cluster.get("lab.example.org/v1/jars", *PLACE)
         expected = {"text": value, "either": value, "open": {"deep": [value, {"in": value}]}}
         assert jar["spec"] == expected
+
+
+async def test_d3_a_restart_writes_nothing_that_changes_nothing(cluster: RealCluster):
+    """Each apply of these objects stores them anew, and makes another generation of a policy."""
+    for obj in finished(STORED_ANEW):
+        await cluster.round(obj)
+        cluster.is_same = True
+        resource = f"{obj['apiVersion']}/{PLURALS[obj['kind']]}"
+        before = (await cluster.get(resource, *PLACE))["metadata"]
+        for _ in range(3):
+            cluster.restart()
+            result = await cluster.round(obj)
+            assert (result.state, result.changes) == (State.APPLIED, [])
+        after = (await cluster.get(resource, *PLACE))["metadata"]
+        assert after["resourceVersion"] == before["resourceVersion"], obj["kind"]
+        await cluster.client.apply(resource, obj, field_manager="fleetbus-test", force=True)
+        again = (await cluster.get(resource, *PLACE))["metadata"]
+        assert again["resourceVersion"] != after["resourceVersion"], "a restart proves nothing"
+        cluster.is_same = False
 
 
 async def test_d3_order_defaults_of_keys_and_zeroes_arrive(cluster: RealCluster):

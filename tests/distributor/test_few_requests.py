@@ -207,3 +207,26 @@ def test_d11_what_others_say_does_not_undo_what_was_just_seen():
     breaker.learn({"other": Cooldown("Timeout", "x", time.time() + 5)})
     assert breaker.cooldown_of("other")
     assert not breaker.is_open("slow")
+
+
+async def test_d3_a_restart_asks_about_an_object_before_it_writes_it(rig: Rig):
+    template = {**copy.deepcopy(CONFIG_MAP), "data": {"k": "v", "none": None}}
+    rig.create(template=template, placement={"clusters": [{"name": "t1"}]})
+    await rig.reconcile()
+
+    def are_dry() -> list[bool]:
+        sent = [one for one in rig.writes("t1") if one.path.endswith("/m")]
+        rig.clusters["t1"].requests.clear()
+        return ["dryRun" in one.query for one in sent]
+
+    for is_first in (True, False):
+        if is_first:
+            rig.restart()
+        are_dry()
+        await rig.reconcile()
+        assert are_dry() == [True] * is_first
+    rig.clusters["t1"].patch(MAPS, "default", "m", {"data": {"k": "theirs"}})
+    are_dry()
+    await rig.reconcile()
+    assert set(are_dry()) == {False}
+    assert rig.get("t1", MAPS, "m")["data"] == {"k": "v"}

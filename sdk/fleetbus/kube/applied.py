@@ -94,6 +94,10 @@ class ServerAnswers:
         if len(self._answers) > _MOST:
             self._answers.popitem(last=False)
 
+    def has_any(self, cluster: str, live: Mapping[str, Any], manager: str = "") -> bool:
+        """Whether the server has answered any apply on an object; arguments as for `note`."""
+        return (cluster, str(live["metadata"].get("uid")), manager) in self._answers
+
     def covers(
         self, cluster: str, desired: Mapping[str, Any], live: Mapping[str, Any], manager: str = ""
     ) -> bool:

@@ -124,3 +124,18 @@ ZEROES: list[dict[str, Any]] = [
     },
     definition({"type": "object"}),
 ]
+STORED_ANEW: list[dict[str, Any]] = [
+    {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": named(),
+        "data": {"a": "YQ==", "b": "", "c": None},
+    },
+    {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": named(),
+        "spec": {"podSelector": {}, "ingress": [{}], "egress": [], "policyTypes": ["Egress"]},
+    },
+]
+"""A server stores these anew with each apply, though nothing in them changes."""

@@ -56,6 +56,8 @@ async def update(obj: PlacedObject, live: Object) -> ObjectOutcome:
     has_room = corrections.has_room(target.name, obj.order, live)
     try:
         if has_room:
+            if await _is_left_alone(obj, live):
+                return obj.applied(live)
             return _written(obj, await _send(obj, live), live)
         # Ask what an apply would change; a conflict is an error as it is without a dry run.
         applied = await obj.place.try_apply(
@@ -76,6 +78,28 @@ async def update(obj: PlacedObject, live: Object) -> ObjectOutcome:
     if is_over:
         corrections.stop(target.name, obj.order, live, target.manager, outcome)
     return outcome
+
+
+async def _is_left_alone(obj: PlacedObject, live: Object) -> bool:
+    """Whether the server, asked for the first time since a restart, would leave an object as it is.
+
+    An apply would store some objects anew all the same, with a new generation even: those whose
+    nulls or empty lists Go reads in two ways. After a restart these may be thousands.
+    """
+    target = obj.target
+    if not target.is_same or target.memory.answers.has_any(target.name, live, target.manager):
+        return False
+    try:
+        applied = await obj.place.try_apply(
+            obj.configuration, live, force=obj.place.force.overwrites
+        )
+    except KubeError as error:
+        if not is_outdated(error, live, str(obj.configuration["apiVersion"])):
+            raise
+        return False
+    if is_same := is_unchanged(live, applied):
+        target.note_answer(obj.configuration, live)
+    return is_same
 
 
 async def _send(obj: PlacedObject, live: Object) -> Object:
