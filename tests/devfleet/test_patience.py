@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from fleetbus_devfleet.processes.children import Child, ChildError
+from fleetbus_devfleet.processes.children import Child, ChildError, seconds_of
 from fleetbus_devfleet.processes.patience import Patience
+from support.rows import each_row
 
 
 def test_progress_is_waited_for_and_standstill_is_not():
@@ -51,3 +53,18 @@ def test_a_child_that_works_is_waited_for_and_one_that_sleeps_is_named(tmp_path:
         works.wait_until_blocking(lambda: works.progress() > 0, within=timedelta(seconds=60))
     finally:
         works.stop_blocking()
+
+
+@each_row(
+    ("ticks", "schedule", "seconds"),
+    [
+        (0.4, "400000000 19700000000 12\n", 20),
+        (0.4, "400000000 0 12\n", 0),
+        (3, "", 3),
+        (3, "0 0 0\n", 3),
+    ],
+)
+def test_a_process_that_gets_no_cpu_makes_progress(ticks: float, schedule: str, seconds: int):
+    worked = int(ticks * os.sysconf("SC_CLK_TCK"))
+    stat = f"7 (a ) b) S {' '.join(['1'] * 10)} {worked} 0 0 0"
+    assert seconds_of(stat, schedule) == seconds

@@ -36,6 +36,8 @@ _LOG_TAIL_LINES = 12
 _STOP_PATIENCE = timedelta(seconds=5)
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CPU_TIMES = slice(11, 13)
+_NANOSECONDS = 1_000_000_000
+"""In a second."""
 """utime and stime, of the fields after the name."""
 # Loaded before any fork: the code between fork and exec must not import or open anything.
 _LIBC = ctypes.CDLL(None)
@@ -94,18 +96,22 @@ class Child:
             )
 
     def progress(self) -> int:
-        """A sign of progress: the seconds for which the process has worked.
+        """A sign of progress: the seconds for which the process has worked, or waited for a CPU.
 
-        A process that only waits, or fails again and again, needs minutes for one. 0 where the
-        kernel does not tell.
+        A process that waits for anything else, or fails again and again, needs minutes for one. On
+        a loaded machine one that is ready to work may get no CPU for long: that is no standstill.
+        0 where the kernel does not tell.
         """
+        folder = Path(f"/proc/{self.pid}")
         try:
-            stat = Path(f"/proc/{self.pid}/stat").read_text()
+            stat = (folder / "stat").read_text()
         except OSError:
             return 0
-        # After the name, in parentheses, which may hold anything.
-        user, system = stat.rpartition(")")[2].split()[_CPU_TIMES]
-        return (int(user) + int(system)) // _TICKS
+        try:
+            schedule = (folder / "schedstat").read_text()
+        except OSError:  # a kernel without this account
+            schedule = ""
+        return seconds_of(stat, schedule)
 
     def last_words(self) -> str:
         """The last lines of its log, for a message."""
@@ -163,6 +169,20 @@ class Child:
         if command is not None:
             self._command = [str(word) for word in command]
         self.process = _spawn(self._command, log=self.log, env=self._env)
+
+
+def seconds_of(stat: str, schedule: str) -> int:
+    """The seconds for which a process has worked, or waited for a CPU.
+
+    Args:
+        stat: its /proc/PID/stat.
+        schedule: its /proc/PID/schedstat, or nothing.
+    """
+    # After the name, in parentheses, which may hold anything.
+    user, system = stat.rpartition(")")[2].split()[_CPU_TIMES]
+    worked = (int(user) + int(system)) / _TICKS
+    _, waited, *_ = [*schedule.split(), "0", "0"]
+    return int(worked + int(waited) / _NANOSECONDS)
 
 
 def end_process(process: subprocess.Popen[bytes], *, patience: timedelta) -> None:

@@ -51,7 +51,7 @@ NOT_THERE: dict[str, str] = {
     "/kube/eu1/api/v1/deployments": "core/deployments is not watched in any cluster",
     "/kube/eu1/api/v1/pods/web": "it is namespaced",
     "/kube/eu1/api/v1/watch/pods": 'watch "pods" not found',
-    f"{PODS}/web/nothing": "pods have no subresource nothing here, only status",
+    f"{PODS}/web/nothing": "pods have no subresource nothing here; there are status of",
     "/kube/eu1/api/v1/namespaces/prod/configmaps/a/status": "have no subresource status here",
     f"{PODS}/web/scale": "have no subresource scale here",
     "/kube/eu1/api/v1//pods": "could not find the requested resource",

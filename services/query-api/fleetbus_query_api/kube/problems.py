@@ -135,8 +135,8 @@ def no_subresource(path: ResourcePath) -> Problem:
     if first not in _ACTING:
         return NotFoundProblem(
             "the server could not find the requested resource:"
-            f" {path.qualified} have no subresource {path.subresource[:80]} here, only status,"
-            " and scale where Kubernetes itself scales them",
+            f" {path.qualified} have no subresource {path.subresource[:80]} here; there are status"
+            " of types that have one, and scale of those that Kubernetes itself scales",
             details=path.details,
         )
     return MethodNotAllowedProblem(
