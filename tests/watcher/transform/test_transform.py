@@ -429,3 +429,19 @@ def test_the_command_refuses_a_bad_path_with_status_2_and_one_line(
     error = one_line(capsys)
     assert error.startswith("fleetbus-watcher: setting FLEETBUS_WATCHER_TRANSFORMS.0.redact.0: ")
     assert "write 'io/token' in brackets" in error
+
+
+@each_row(
+    "name",
+    [
+        "kubectl.kubernetes.io/last-applied-configuration",
+        "kubectl.kubernetes.io\\/last-applied-configuration",
+        "kubectl.kubernetes.io/last\\u002dapplied-configuration",
+        "\\u006bubectl.kubernetes.io/last-applied-configuration",
+    ],
+)
+def test_s1_the_last_applied_annotation_goes_however_its_name_is_written(name: str):
+    raw = f'{{"metadata":{{"name":"a","annotations":{{"{name}":"{{}}","note":"n"}}}}}}'.encode()
+    obj = read_map(raw)
+    body = transform_of((), PODS).apply(obj, read_map(obj["metadata"]))
+    assert json.loads(body)["metadata"]["annotations"] == {"note": "n"}

@@ -33,7 +33,7 @@ def count_values(tree: object, *, most: int) -> int:
 
 
 def compared_levels(*trees: object, deepest: int) -> int:
-    """How many levels of these trees are compared; what differs below is shown as a whole.
+    """The number of levels to compare; what differs below them is shown as a whole.
 
     Args:
         trees: that are compared with each other.
