@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 import yaml
 
 _TAG: Final = "tag:yaml.org,2002:"
-_REPLACED: Final = tuple(_TAG + kind for kind in ("timestamp", "bool", "int", "float"))
+_REPLACED: Final = tuple(_TAG + kind for kind in ("timestamp", "bool", "int", "float", "value"))
 _BOOL: Final = re.compile(
     r"(?:y|Y|yes|Yes|YES|on|On|ON|true|True|TRUE|n|N|no|No|NO|off|Off|OFF|false|False|FALSE)\Z"
 )
@@ -56,6 +56,31 @@ def _construct_bool(_loader: Any, node: Any) -> bool:
     return str(node.value).lower() in ("y", "yes", "on", "true")
 
 
+def _construct_float(loader: Any, node: Any) -> object:
+    """A number; what is too large for one is a string, as for Go."""
+    number: float = yaml.SafeLoader.construct_yaml_float(loader, node)
+    is_too_large = math.isinf(number) and node.value[-1:].isdigit()
+    return str(node.value) if is_too_large else number
+
+
+def _construct_binary(loader: Any, node: Any) -> str:
+    try:
+        return yaml.SafeLoader.construct_yaml_binary(loader, node).decode()
+    except UnicodeDecodeError as e:
+        raise ValueError("not a value of JSON: bytes that are no text") from e
+
+
+def _construct_merge(_loader: Any, node: Any) -> str:
+    return str(node.value)  # `<<` as a value; as a key it is gone by now
+
+
+def _construct_text(_loader: Any, _suffix: str, node: Any) -> str:
+    """The text of a scalar with a tag of its author's own, as Go reads it."""
+    if not isinstance(node, yaml.ScalarNode):
+        raise yaml.constructor.ConstructorError(problem_mark=node.start_mark)
+    return str(node.value)
+
+
 for _tag, _pattern, _first in (
     ("bool", _BOOL, "yYnNtTfFoO"),
     ("int", _INT, "-+0123456789"),
@@ -63,6 +88,10 @@ for _tag, _pattern, _first in (
 ):
     _Loader.add_implicit_resolver(_TAG + _tag, _pattern, list(_first))
 _Loader.add_constructor(_TAG + "bool", _construct_bool)
+_Loader.add_constructor(_TAG + "float", _construct_float)
+_Loader.add_constructor(_TAG + "binary", _construct_binary)
+_Loader.add_constructor(_TAG + "merge", _construct_merge)
+_Loader.add_multi_constructor("!", _construct_text)
 
 
 def read_documents(text: str) -> list[object]:

@@ -19,6 +19,7 @@ from support.rows import each_row
         ("[1e3, 1.5e-1, .5, 5., 1.0, 1e, e3]", [1000, 0.15, 0.5, 5, 1, "1e", "e3"]),
         ("[18446744073709551615, 18446744073709551616]", [2**64 - 1, 2.0**64]),
         ("[~, null, '', !!str 5, !!int '5']", [None, None, "", "5", 5]),
+        ("[!!binary aGk=, !x 1, 1e400, -1e999, =, <<]", ["hi", "1", "1e400", "-1e999", "=", "<<"]),
         ("|\n  a: b\n   c\n", "a: b\n c\n"),
         ("{a: &x {yes: 1}, b: *x, c: {<<: *x, d: 2}}", ...),
     ],
@@ -42,7 +43,7 @@ def test_empty_documents_are_left_out():
 
 @each_row(
     "text",
-    ["a: [", "{[1]: 2}", "{~: 1}", "[.inf]", "[!!binary aGk=]", "[!!set {a}]", "&a [*a]", "!x 1"],
+    ["a: [", "{[1]: 2}", "{~: 1}", "[.inf]", "[!!binary /w==]", "[!!set {a}]", "&a [*a]", "!x [1]"],
 )
 def test_what_json_cannot_have_is_a_value_error(text: str):
     with pytest.raises(ValueError, match=r"YAML|JSON"):
