@@ -7,14 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from support.rigs.projector import ProjectorRig, projector_rig, shorten_intervals
+from support.rigs.projector import ProjectorRig, projector_rig
 
 
 @pytest.fixture
 def quick_projector(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short times."""
-    shorten_intervals(monkeypatch)
-    monkeypatch.setattr("fleetbus_reconciler.projector.sweeper._RETRY", timedelta(seconds=0.05))
+    monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(seconds=0.05))
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from datetime import timedelta
 
 import msgspec
@@ -19,7 +20,7 @@ from fleetbus_proto.events import EpochEnd, Heartbeat, Incarnation
 from fleetbus_proto.keys import KV_BUCKET, kv_identity
 from fleetbus_reconciler.fleet_status.cluster_status import cluster_status
 from support.eventually import eventually
-from support.rigs.projector import ProjectorRig, heartbeat, projector_rig, shorten_checks
+from support.rigs.projector import ProjectorRig, heartbeat, projector_rig
 from support.stores.snapshot import Source
 
 UID_1 = "11111111-52b5-4c1e-9c1f-6c6b1de0a001"
@@ -129,12 +130,9 @@ async def test_w13_an_emptied_store_is_no_occasion_to_become_another_cluster(rig
 
 
 @pytest.mark.parametrize("is_down", [False, True], ids=["seen", "projector down"])
-async def test_w13_the_accepted_uids_outlive_the_bucket(
-    rig: ProjectorRig, is_down: bool, monkeypatch: pytest.MonkeyPatch
-):
-    shorten_checks(monkeypatch, FAST)
-    monkeypatch.setattr("fleetbus_reconciler.fleet_status.access_consent._RETRY", FAST)
+async def test_w13_the_accepted_uids_outlive_the_bucket(rig: ProjectorRig, is_down: bool):
     await rig.stop()
+    rig.timing = replace(rig.timing, consent_retry=FAST)
     if not is_down:
         rig.start()
         await rig.publish(beat("eu1", 10, UID_1))

@@ -100,7 +100,13 @@ class Rig:
     @asynccontextmanager
     async def projecting(self) -> AsyncGenerator[None]:
         registry = Clusters([self.provider])
-        consents = AccessConsents(clusters=registry, bus=self.bus, kv=self.kv, accepted=self.uids)
+        consents = AccessConsents(
+            clusters=registry,
+            bus=self.bus,
+            kv=self.kv,
+            accepted=self.uids,
+            retry=timedelta(milliseconds=50),
+        )
         tasks = [asyncio.create_task(body) for body in (registry.run(), consents.run())]
         try:
             yield
@@ -211,11 +217,8 @@ async def is_forgotten(rig: Rig) -> bool:
 
 
 async def test_w13_a_server_that_does_not_answer_is_asked_again(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: Rig,
 ):
-    monkeypatch.setattr(
-        "fleetbus_reconciler.fleet_status.access_consent._RETRY", timedelta(milliseconds=50)
-    )
     async with rig.projecting():
         await settle_at(rig, "zoo")
         await rig.claim(rig.uid("zoo"))

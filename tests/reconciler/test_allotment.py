@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from fleetbus.process.settings import load_settings
@@ -72,7 +73,7 @@ def test_w7_one_cluster_takes_no_more_than_half_of_the_bytes():
 
 def test_w7_a_cluster_holds_up_the_others_for_a_minute_and_then_not_for_ten():
     now = 0.0
-    patience = WaitBudget(clock=lambda: now)
+    patience = WaitBudget(timedelta(seconds=60), clock=lambda: now)
     for cluster in ["a"] * 59 + ["b"]:
         patience.block_others(cluster)
         now += 1

@@ -220,7 +220,10 @@ async def hub_with_a_cluster(
             yield (
                 hub,
                 lambda: ClusterStatus(
-                    clusters=clusters, reader=snapshot.reader, stale_after=timedelta(seconds=90)
+                    clusters=clusters,
+                    reader=snapshot.reader,
+                    stale_after=timedelta(seconds=90),
+                    interval=timedelta(seconds=1),
                 ),
             )
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -38,9 +39,24 @@ users: [{name: x, user: {token: t}}]
 """
 
 
+@dataclass
+class Clock:
+    """A clock that a test moves."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 @pytest.fixture
-def resyncs(rig: ProjectorRig) -> ResyncRequests:
-    return resync_requests(rig)
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def resyncs(rig: ProjectorRig, clock: Clock) -> ResyncRequests:
+    return resync_requests(rig, clock=clock)
 
 
 @pytest.fixture
@@ -307,17 +323,16 @@ async def test_b8_a_resync_request_of_a_clock_that_was_days_ahead_does_not_outli
 
 
 async def test_w20_resync_requests_for_one_resource_are_at_least_30_s_apart(
-    rig: ProjectorRig, state: FleetState, resyncs: ResyncRequests, monkeypatch: pytest.MonkeyPatch
+    rig: ProjectorRig, state: FleetState, resyncs: ResyncRequests, clock: Clock
 ) -> None:
     for _ in range(3):
         await state.apply_heartbeat(heartbeat())
-        await asyncio.sleep(0.01)
+        clock.now += 10
     first = await rig.resync_request()
     assert first is not None
     await resyncs.request("us1", PODS, "another cluster need not wait")
     assert await rig.resync_request("us1") is not None
-    monkeypatch.setattr("fleetbus_reconciler.fleet_status.resync_requests._REPEAT_AFTER", 0.05)
-    await asyncio.sleep(0.06)
+    clock.now += 1
     await state.apply_heartbeat(heartbeat())
     second = await rig.resync_request()
     assert second is not None
@@ -356,11 +371,11 @@ async def test_w23_a_replica_that_is_late_with_a_new_number_causes_no_list(
 
 @pytest.mark.usefixtures("state")
 async def test_w20_an_open_resync_request_is_not_renewed_when_any_newer_epoch_will_do(
-    rig: ProjectorRig, resyncs: ResyncRequests, monkeypatch: pytest.MonkeyPatch
+    rig: ProjectorRig, resyncs: ResyncRequests, clock: Clock
 ) -> None:
-    monkeypatch.setattr("fleetbus_reconciler.fleet_status.resync_requests._REPEAT_AFTER", 0.0)
     await resyncs.request("eu1", PODS, "first", newer_than=5)
     first = await rig.resync_request()
+    clock.now += 31
     await resyncs.request("eu1", PODS, "second", newer_than=5)
     assert await rig.resync_request() == first
     assert first is not None

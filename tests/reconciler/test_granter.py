@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -16,7 +17,6 @@ from fleetbus.bus.jetstream import call_jetstream, ensure_bucket, stream_info
 from fleetbus.watchers.grant_requests import GrantAnswer, read_grant_requests
 from fleetbus_proto.keys import KV_BUCKET, kv_grant
 from fleetbus_proto.subjects import CONTROL_GRANTS, control_subject
-from fleetbus_reconciler.list_grants import granter as grants
 from support.eventually import eventually, never, stays
 from support.rigs.projector import ProjectorRig
 from support.stores.snapshot import Source
@@ -25,12 +25,15 @@ from support.wire.grant_messages import Asker
 MIB = 1024**2
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    monkeypatch.setattr(grants, "_INTERVAL", timedelta(milliseconds=50))
-    # On a busy machine half a second may pass before a test that was granted begins.
-    monkeypatch.setattr(grants, "_BEGIN_WITHIN", timedelta(minutes=1))
-    monkeypatch.setattr(grants, "_RETRY", timedelta(milliseconds=100))
+@pytest.fixture
+async def rig(rig: ProjectorRig) -> ProjectorRig:
+    rig.timing = replace(
+        rig.timing,
+        grant_turns=timedelta(milliseconds=50),
+        # On a busy machine half a second may pass before a test that was granted begins.
+        grant_begun=timedelta(minutes=1),
+    )
+    return rig
 
 
 @pytest.fixture
@@ -277,9 +280,9 @@ async def test_w7_a_list_that_the_projector_has_not_read_yet_is_not_thought_dead
 
 
 async def test_w7_a_grant_that_is_not_begun_is_taken_back_soon(
-    rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
+    rig: ProjectorRig,
 ):
-    monkeypatch.setattr(grants, "_BEGIN_WITHIN", timedelta(milliseconds=300))
+    rig.timing = replace(rig.timing, grant_begun=timedelta(milliseconds=300))
     rig.settings["epochs_at_once"] = 1
     await rig.started("eu1")
     dead, next_one = asker(rig, "eu1"), asker(rig, "us1")
@@ -290,9 +293,9 @@ async def test_w7_a_grant_that_is_not_begun_is_taken_back_soon(
 
 
 async def test_w7_expired_grants_are_counted_and_logged_once(
-    rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
+    rig: ProjectorRig,
 ):
-    monkeypatch.setattr(grants, "_BEGIN_WITHIN", timedelta(milliseconds=100))
+    rig.timing = replace(rig.timing, grant_begun=timedelta(milliseconds=100))
     await rig.started("eu1")
     before = expired()
     with capture_logs() as logs:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
@@ -25,7 +26,7 @@ from fleetbus_proto.admission import FURTHEST_AHEAD_MS, subject_of
 from fleetbus_proto.events import Incarnation, Message
 from fleetbus_proto.keys import kv_message_key
 from support.eventually import eventually
-from support.rigs.projector import ProjectorRig, heartbeat, projector_rig
+from support.rigs.projector import QUICK_TIMING, ProjectorRig, heartbeat, projector_rig
 from support.servers.restricted_nats import restricted_server
 from support.stores.snapshot import Source
 from support.wire.grant_messages import Asker
@@ -74,12 +75,15 @@ def counted(cluster: str) -> float:
 async def attack(
     tmp_path: Path,
     valkey_url: str,
+    request: pytest.FixtureRequest,
     quick_projector: None,  # noqa: ARG001
 ) -> AsyncGenerator[Attack]:
+    timing = getattr(request, "param", QUICK_TIMING)
     async with (
         restricted_server(tmp_path) as address,
         projector_rig(f"nats://admin:p@{address}", valkey_url) as rig,
     ):
+        rig.timing = timing
         await rig.started("eu1", "eu2")
         await rig.publish(heartbeat("eu1"), heartbeat("eu2"))
         await rig.publish_epoch(EU2, **dict.fromkeys(NAMES, 10))
@@ -421,10 +425,12 @@ async def test_p1_a_cluster_that_leaves_and_joins_is_rid_of_what_a_hostile_watch
     assert await rig.snapshot.names(clusters=["eu1"]) == ["a"]
 
 
+@pytest.mark.parametrize(
+    "attack", [replace(QUICK_TIMING, resync_repeated=timedelta())], ids=[""], indirect=True
+)
 async def test_b8_a_list_that_is_dropped_for_an_unused_number_requests_a_higher_one(
-    attack: Attack, monkeypatch: pytest.MonkeyPatch
+    attack: Attack,
 ):
-    monkeypatch.setattr("fleetbus_reconciler.fleet_status.resync_requests._REPEAT_AFTER", 0.0)
     rig = attack.rig
     true = Source(cluster="eu1", rank=(100, 1))
     await rig.publish_epoch(true, a=10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -10,8 +11,6 @@ import pytest
 from prometheus_client import REGISTRY
 
 from fleetbus_proto.keys import kv_grant
-from fleetbus_reconciler.list_grants import allotment
-from fleetbus_reconciler.list_grants import granter as grants
 from support.eventually import eventually, stays
 from support.rigs.projector import ProjectorRig
 from support.stores.snapshot import Source
@@ -72,9 +71,9 @@ async def test_w7_forged_grants_of_one_cluster_hold_up_no_other_after_a_restart(
 
 
 async def test_w7_a_forged_place_in_the_line_is_not_believed(
-    rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
+    rig: ProjectorRig,
 ):
-    monkeypatch.setattr(grants, "_BEGIN_WITHIN", timedelta(minutes=1))
+    rig.timing = replace(rig.timing, grant_begun=timedelta(minutes=1))
     rig.settings |= {"epochs_at_once": 1}
     await rig.started("eu1", "eu2", "eu3")
     running, honest, forger = (Asker(rig.connections.kv, name) for name in ("eu3", "eu2", "eu1"))
@@ -96,9 +95,9 @@ async def is_answered(asker: Asker) -> bool:
 
 
 async def test_w7_asks_that_claim_everything_hold_up_the_others_only_for_a_time(
-    rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
+    rig: ProjectorRig,
 ):
-    monkeypatch.setattr(allotment, "_MAX_BLOCKING", timedelta(seconds=1.5))
+    rig.timing = replace(rig.timing, blocking=timedelta(seconds=1.5))
     rig.settings |= {"stream_max_bytes": 20 * MIB}
     await rig.started("eu1", "eu2")
     for resource in RESOURCES:
@@ -119,9 +118,9 @@ async def test_w7_asks_that_claim_everything_hold_up_the_others_only_for_a_time(
 
 
 async def test_w7_a_large_epoch_gets_its_turn_although_a_hostile_one_never_ends(
-    rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
+    rig: ProjectorRig,
 ):
-    monkeypatch.setattr(allotment, "_MAX_BLOCKING", timedelta(seconds=0.5))
+    rig.timing = replace(rig.timing, blocking=timedelta(seconds=0.5))
     rig.settings |= {"stream_max_bytes": 20 * MIB}
     await rig.started("eu1", "eu2")
     await write(rig, ask(answer=GRANTED | {"bytes": 1}, epoch=5))
@@ -137,10 +136,11 @@ async def test_w7_a_large_epoch_gets_its_turn_although_a_hostile_one_never_ends(
 
 
 async def test_w7_a_large_ask_that_never_fits_is_passed_over(
-    rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
+    rig: ProjectorRig,
 ):
-    monkeypatch.setattr(allotment, "_MAX_BLOCKING", timedelta(seconds=0.5))
-    monkeypatch.setattr(grants, "_BEGIN_WITHIN", timedelta(minutes=1))
+    rig.timing = replace(
+        rig.timing, blocking=timedelta(seconds=0.5), grant_begun=timedelta(minutes=1)
+    )
     rig.settings |= {"stream_max_bytes": 20 * MIB}
     await rig.started("a", "b", "c", "d")
     askers = [Asker(rig.connections.kv, name) for name in "abcd"]
@@ -182,9 +182,9 @@ async def test_w7_more_asks_than_a_cluster_needs_are_refused_and_cost_no_turn(ri
 
 
 async def test_w7_an_impatient_ask_is_not_answered_at_each_turn(
-    rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
+    rig: ProjectorRig,
 ):
-    monkeypatch.setattr(grants, "_INTERVAL", timedelta(milliseconds=10))
+    rig.timing = replace(rig.timing, grant_turns=timedelta(milliseconds=10))
     rig.settings |= {"epochs_at_once": 1}
     await rig.started("eu1", "eu2")
     running = Asker(rig.connections.kv, "eu2")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -30,8 +31,6 @@ from support.rigs.projector import (
     ProjectorRig,
     heartbeat,
     projector_rig,
-    shorten_checks,
-    shorten_intervals,
 )
 from support.stores.snapshot import Source
 
@@ -47,7 +46,7 @@ async def rig(
     nats_url: str, store: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[ProjectorRig]:
     """A projector with short times and a store of its own, not started yet."""
-    shorten_intervals(monkeypatch)
+    monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(seconds=0.05))
     monkeypatch.setattr("fleetbus.snapshot.offsets.checkpoint.CHECK_EVERY", timedelta(seconds=0.05))
     async with projector_rig(nats_url, store.url) as opened:
         yield opened
@@ -209,10 +208,10 @@ async def synced_small(rig: ProjectorRig) -> None:
 
 
 async def test_p13_an_emptied_store_whose_server_stays_is_noticed_within_a_look(
-    rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
+    rig: ProjectorRig,
 ) -> None:
     """FLUSHALL leaves run_id and replid as they were; nothing else happens."""
-    shorten_checks(monkeypatch, timedelta(seconds=60))
+    rig.timing = replace(rig.timing, checks=timedelta(seconds=60))
     await synced(rig)
     generation = await rig.snapshot.reader.generation()
     await rig.redis.flushall()

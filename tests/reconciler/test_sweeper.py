@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -271,9 +272,9 @@ async def test_p7_a_hold_outlives_its_process_when_most_of_what_it_was_for_has_c
 
 
 async def test_p7_the_second_list_is_asked_for_once_so_that_a_slow_one_can_end(
-    rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch
+    rig: ProjectorRig,
 ) -> None:
-    monkeypatch.setattr("fleetbus_reconciler.fleet_status.resync_requests._REPEAT_AFTER", 0.1)
+    rig.timing = replace(rig.timing, resync_repeated=timedelta(seconds=0.1))
     await filled(rig, 60)
     await listed(rig, (200, 2), 10)
     request = await rig.resync_requested("second list", after=FIRST + 2)

@@ -27,7 +27,6 @@ from fleetbus.process.access.tokens import read_expiry
 from fleetbus_cli.bootstrap.enroll import enroll
 from fleetbus_cli.bootstrap.options import BootstrapOptions
 from fleetbus_emulator.apiserver import Fail, User
-from fleetbus_reconciler.fleet_status import token_renewal
 from fleetbus_reconciler.fleet_status.token_renewal import TokenRenewal
 from support.api.chart import crds
 from support.api.custom_resource_definitions import CRDS
@@ -63,7 +62,7 @@ class Rig:
     def hub(self) -> EmulatedCluster:
         return self.fleet["hub"]
 
-    def renewal(self, later: timedelta = timedelta()) -> TokenRenewal:
+    def renewal(self, later: timedelta = timedelta(), **options: Any) -> TokenRenewal:
         """One projector's part, whose clock shows so much more."""
         return TokenRenewal(
             hub=self.config,
@@ -72,6 +71,7 @@ class Rig:
             watcher_secrets=["/".join(PLACES[WATCHER])],
             now=lambda: time.time() + later.total_seconds(),
             apart=timedelta(),
+            **options,
         )
 
     def tokens(self) -> dict[str, str]:
@@ -167,7 +167,6 @@ async def test_two_projectors_renew_a_token_once(rig: Rig):
 async def test_a_failed_renewal_is_counted_and_tried_again_later(
     rig: Rig,
     fault: Callable[..., Rule],
-    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ):
     before, old = outcomes(), rig.tokens()
@@ -178,8 +177,7 @@ async def test_a_failed_renewal_is_counted_and_tried_again_later(
     assert outcomes()["failed"] == before["failed"] + 1
     assert rig.tokens() == old
     broken.remove()
-    monkeypatch.setattr(token_renewal, "_BACKOFF_FIRST", timedelta())
-    again = rig.renewal(LIFETIME * 0.6)
+    again = rig.renewal(LIFETIME * 0.6, backoff_first=timedelta())
     await again.renew_all(rig.client)
     assert rig.tokens()[WRITER] != old[WRITER]
     printed = "".join(capfd.readouterr())

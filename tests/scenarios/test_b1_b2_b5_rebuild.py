@@ -20,10 +20,11 @@ from fleetbus.store.connection import StoreEmpty
 from fleetbus_devfleet.processes.servers import NatsServer, nats_server
 from fleetbus_proto import codec, headers
 from fleetbus_proto.events import Event
+from fleetbus_reconciler.timing import ReconcilerTiming
 from support.eventually import eventually
 from support.objects import pod
 from support.rigs.fleet import Recorder, Rig, fleet_rig
-from support.rigs.projector import shorten_checks, subject_of
+from support.rigs.projector import subject_of
 from support.rigs.watcher import read_stream
 from support.stores.snapshot import Source
 from support.wire.samples import MESSAGE_KEY
@@ -40,7 +41,6 @@ QUICK: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    shorten_checks(monkeypatch, timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus.worker.initial_sync.CHECK_EVERY", timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus.intake.binding.CHECK_EVERY", timedelta(milliseconds=100))
@@ -96,6 +96,7 @@ async def test_b1_a_bus_that_dies_under_load_costs_no_change(
         nats_server(store_dir=tmp_path / "nats") as server,
         fleet_rig("a", folder=tmp_path, nats_url=server.url, valkey_url=valkey_url) as rig,
     ):
+        rig.reconciler_timing = ReconcilerTiming(checks=timedelta(milliseconds=100))
         controller, recorder = recording()
         rig.start_reconciler(controller)
         rig.start_watcher("a", **QUICK)
@@ -116,6 +117,7 @@ async def test_b2_a_store_that_was_wiped_after_the_stream_aged_out_is_listed_aga
     open_rig: OpenRig,
 ) -> None:
     rig = await open_rig("a", resources=(PODS,))
+    rig.reconciler_timing = ReconcilerTiming(checks=timedelta(milliseconds=100))
     controller, recorder = recording()
     for number in range(5):
         write(rig, f"p{number}", "v")
@@ -192,6 +194,7 @@ async def test_b5_events_of_one_key_in_two_processes_never_run_at_the_same_time(
     open_rig: OpenRig,
 ) -> None:
     rig = await open_rig("a", resources=(PODS,))
+    rig.reconciler_timing = ReconcilerTiming(checks=timedelta(milliseconds=100))
     overlaps = Overlaps()
     rig.start_reconciler(overlaps.controller(), name="one")
     rig.start_reconciler(overlaps.controller(), name="two", projector=False)

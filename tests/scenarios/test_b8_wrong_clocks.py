@@ -14,6 +14,8 @@ from prometheus_client import REGISTRY
 from fleetbus.errors import NotFound
 from fleetbus.process import clock
 from fleetbus_emulator.apiserver import Expire
+from fleetbus_reconciler.timing import ReconcilerTiming
+from fleetbus_watcher.timing import WatcherTiming
 from support.eventually import eventually
 from support.objects import pod
 from support.rigs.fleet import Rig
@@ -31,15 +33,13 @@ REFUSES = tuple(
 )
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    monkeypatch.setattr(
-        "fleetbus_watcher.cluster_watcher._RESYNC_INTERVAL", timedelta(milliseconds=200)
-    )
-    monkeypatch.setattr(
-        "fleetbus_reconciler.projector.clock_skew._INTERVAL", timedelta(milliseconds=200)
-    )
-    monkeypatch.setattr("fleetbus_reconciler.fleet_status.resync_requests._REPEAT_AFTER", 0.2)
+@pytest.fixture
+async def rig(open_rig: OpenRig) -> Rig:
+    rig = await open_rig("a", resources=(PODS,))
+    quick = timedelta(milliseconds=200)
+    rig.watcher_timing = WatcherTiming(resync_requests=quick)
+    rig.reconciler_timing = ReconcilerTiming(clock_checks=quick, resync_repeated=quick)
+    return rig
 
 
 def shift(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], days: int) -> None:
@@ -65,9 +65,8 @@ async def says(rig: Rig, text: str) -> bool:
 
 
 async def test_b8_a_new_clusters_watcher_two_days_ahead_is_named_and_heals_with_its_clock(
-    open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig = await open_rig("a", resources=(PODS,))
     rig.clusters["a"].create(PODS, pod("p1"), "default")
     shift(monkeypatch, CLAIMS, 2)
     rig.start_reconciler()
@@ -82,9 +81,8 @@ async def test_b8_a_new_clusters_watcher_two_days_ahead_is_named_and_heals_with_
 
 
 async def test_b8_a_clock_that_was_ahead_only_while_a_list_ran_loses_no_change(
-    open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig = await open_rig("a", resources=(PODS,))
     rig.start_reconciler()
     rig.start_watcher("a")
     await rig.synced("core/pods")
@@ -100,9 +98,8 @@ async def test_b8_a_clock_that_was_ahead_only_while_a_list_ran_loses_no_change(
 
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_b8_a_projector_whose_clock_was_behind_asks_for_what_it_refused(
-    open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch, *, restarts: bool
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, *, restarts: bool
 ) -> None:
-    rig = await open_rig("a", resources=(PODS,))
     rig.start_reconciler()
     rig.start_watcher("a")
     await rig.synced("core/pods")

@@ -29,12 +29,12 @@ from fleetbus.workqueue.queue import QueuePolicy
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_devfleet.processes.servers import NatsServer, ValkeyServer, nats_server, valkey_server
 from fleetbus_proto.keys import KV_BUCKET
+from fleetbus_reconciler.timing import ReconcilerTiming
 from support.eventually import eventually
 from support.full import FULL
 from support.hostile.careless_copies import COPIER, KEY, MAPS, OBJECTS, Load, data, versions
 from support.hostile.chaos_proxy import Link, chaos_link
 from support.rigs.fleet import Rig, fleet_rig
-from support.rigs.projector import shorten_checks
 
 WITHIN = timedelta(seconds=30)
 QUICK: dict[str, Any] = {
@@ -60,7 +60,6 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
         "fleetbus.bus.consume.RETRY_PAUSE",
     ):
         monkeypatch.setattr(name, timedelta(milliseconds=100))
-    shorten_checks(monkeypatch, timedelta(milliseconds=100))
     # A store that went back holds leases of before; they are reaped after one of them (Q6).
     short = functools.partial(QueuePolicy, lease=timedelta(seconds=2))
     monkeypatch.setattr("fleetbus.worker.host.QueuePolicy", short)
@@ -271,6 +270,7 @@ async def world(tmp_path: Path) -> AsyncGenerator[World]:
                 resources=(MAPS,),
             )
         )
+        rig.reconciler_timing = ReconcilerTiming(checks=timedelta(milliseconds=100))
         world = World(rig, nats, first, way, spare, Load(rig.clusters["a"]), tmp_path)
         for number in range(OBJECTS):
             world.load.write(f"m{number}")

@@ -18,6 +18,8 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import read_kube_config
 from fleetbus.process.settings import ProviderSettings, SharedSettings, load_settings
 from fleetbus_emulator.apiserver import Cluster
+from fleetbus_reconciler.timing import ReconcilerTiming
+from fleetbus_watcher.timing import WatcherTiming
 from support.api.chart import crds
 from support.api.custom_resource_definitions import CRDS
 from support.eventually import eventually
@@ -27,14 +29,6 @@ from support.rigs.fleet import Recorder, Rig
 CLUSTERS = "fleetbus.dev/v1alpha1/clusters"
 PODS, CONFIG_MAPS = "v1/pods", "v1/configmaps"
 POD_KEY, MAP_KEY = "core/pods", "core/configmaps"
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetbus_watcher.cluster_watcher._CRD_SETTLES", timedelta(milliseconds=10))
-    monkeypatch.setattr(
-        "fleetbus_reconciler.fleet_status.cluster_status._INTERVAL", timedelta(seconds=0.1)
-    )
 
 
 @dataclass
@@ -110,6 +104,8 @@ async def test_p6_a_watch_list_on_the_hub_is_narrowed_widened_dropped_and_suspen
     open_rig: Callable[..., Awaitable[Rig]],
 ) -> None:
     rig = await open_rig("hub", "m", hub="hub")
+    rig.watcher_timing = WatcherTiming(crd_settles=timedelta(milliseconds=10))
+    rig.reconciler_timing = ReconcilerTiming(cluster_status=timedelta(seconds=0.1))
     async with fleet_of(rig) as fleet:
         recorder = Recorder(Controller("maps"), CONFIG_MAPS)
         recorder.controller.watch(CONFIG_MAPS)

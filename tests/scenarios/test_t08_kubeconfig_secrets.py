@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
-import pytest
 import structlog
 from prometheus_client import REGISTRY
 
@@ -23,6 +22,7 @@ from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request, Result
 from fleetbus.watchers.cluster_consent import consent
 from fleetbus_proto.subjects import Verb
+from fleetbus_reconciler.timing import ReconcilerTiming
 from support.eventually import eventually, never
 from support.rigs.fleet import Recorder, Rig
 from support.rigs.scenario import (
@@ -42,13 +42,6 @@ OURS = "fleetbus.dev/kubeconfig"
 THEIRS = "sigs.k8s.io/multicluster-runtime-kubeconfig"
 FIRST, SECOND = "first-t0ken", "second-t0ken"
 log = structlog.get_logger()
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "fleetbus_reconciler.fleet_status.cluster_status._INTERVAL", timedelta(seconds=0.1)
-    )
 
 
 class Feeder(Recorder):
@@ -97,6 +90,7 @@ def is_fed(story: Scenario, server: str, name: str) -> bool:
 
 async def test_t8_secrets_come_are_annotated_break_and_go(open_rig: OpenRig) -> None:
     rig = await open_rig("hub", "zoo", "jungle", "island", "meadow")
+    rig.reconciler_timing = ReconcilerTiming(cluster_status=timedelta(seconds=0.1))
     async with started(rig) as story:
         hub, meadow = rig.clusters["hub"], rig.clusters["meadow"]
         for server, animal in (("zoo", "lion"), ("jungle", "monkey"), ("island", "bird")):
@@ -160,6 +154,7 @@ async def test_t8_another_server_another_credential_another_cluster(
     open_rig: OpenRig,
 ) -> None:
     rig = await open_rig("hub", "zoo", "jungle", "island", "desert", tokens={"zoo": FIRST})
+    rig.reconciler_timing = ReconcilerTiming(cluster_status=timedelta(seconds=0.1))
     async with started(rig) as story:
         for server, animal in (("zoo", "lion"), ("jungle", "monkey"), ("island", "bird")):
             story.write(server, animal, type="animal")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fleetbus_watcher.timing import WatcherTiming
 from support.api.custom_resource_definitions import CRDS, definition
 from support.eventually import eventually
 from support.rigs.query_api import served
@@ -76,13 +77,11 @@ async def shows(client: httpx.AsyncClient, data: dict[str, str], *, is_complete:
 
 
 async def test_t19_types_are_listed_soon_after_they_come_and_are_gone_when_they_are_removed(
-    open_rig: OpenRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_rig: OpenRig, tmp_path: Path
 ):
     """Step 9."""
-    monkeypatch.setattr(
-        "fleetbus_watcher.resources.removed_types._SECOND_DISCOVERY", timedelta(milliseconds=50)
-    )
     rig = await open_rig("c1", resources=("*",))
+    rig.watcher_timing = WatcherTiming(second_discovery=timedelta(milliseconds=50))
     rig.start_reconciler()
     rig.start_watcher("c1", discovery_interval=timedelta(seconds=0.5))
     cluster = rig.clusters["c1"]

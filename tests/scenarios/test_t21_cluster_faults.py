@@ -30,6 +30,7 @@ from fleetbus.snapshot.reads.query import ListQuery
 from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_emulator.apiserver import Cluster, CutAnswer, Expire, Fail, Partition
 from fleetbus_reconciler.fleet_status.cluster_status import cluster_status
+from fleetbus_watcher.timing import WatcherTiming
 from support.api.custom_resource_definitions import CRDS, definition
 from support.eventually import eventually
 from support.full import FULL
@@ -62,11 +63,6 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
             return await request(client, call._replace(within=min(call.within, _SOON)))
 
         monkeypatch.setattr(KubeClient, "request", give_up_soon)
-        monkeypatch.setattr(
-            "fleetbus_watcher.pool.cluster_runner._SILENT_AT_MOST", timedelta(seconds=1)
-        )
-        monkeypatch.setattr("fleetbus_watcher.reachability._QUIET", timedelta(seconds=1))
-        monkeypatch.setattr("fleetbus_watcher.reachability._ANSWERS_WITHIN", timedelta(seconds=1))
 
 
 @dataclass(frozen=True)
@@ -260,6 +256,9 @@ async def test_t21_faults_in_b_are_reported_move_no_other_delete_nothing_and_hea
     open_rig: OpenRig, tmp_path: pathlib.Path
 ) -> None:
     rig = await open_rig("a", "c", *FAULTS)
+    if not FULL:
+        second = timedelta(seconds=1)
+        rig.watcher_timing = WatcherTiming(silent_start=second, quiet=second, answers_within=second)
     for name in FAULTS:
         rig.clusters[name].create(PODS, pod("p"), "default")
     clusters = tmp_path / "clusters.yaml"

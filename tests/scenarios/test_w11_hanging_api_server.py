@@ -19,7 +19,7 @@ from fleetbus.kube.connection.backoff import BackoffPolicy
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.records import Freshness
 from fleetbus_emulator.apiserver import Partition
-from fleetbus_watcher import reachability
+from fleetbus_watcher.timing import USUAL, WatcherTiming
 from support.eventually import eventually
 from support.full import FULL
 from support.rigs.fleet import Rig
@@ -32,13 +32,16 @@ OUTAGE = timedelta(seconds=60 if FULL else 2)
 """Duration of the outage after it was reported, so that pauses between retries have grown."""
 
 
+SOON = WatcherTiming(
+    probes=BackoffPolicy(first=timedelta(milliseconds=100), cap=timedelta(milliseconds=150)),
+    quiet=timedelta(seconds=1),
+    answers_within=timedelta(milliseconds=400),
+)
+
+
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     if not FULL:
-        quick = BackoffPolicy(first=timedelta(milliseconds=100), cap=timedelta(milliseconds=150))
-        monkeypatch.setattr(reachability, "_PROBES", quick)
-        monkeypatch.setattr(reachability, "_QUIET", timedelta(seconds=1))
-        monkeypatch.setattr(reachability, "_ANSWERS_WITHIN", timedelta(milliseconds=400))
         monkeypatch.setattr("fleetbus.kube.client.CONNECT_TIMEOUT", timedelta(milliseconds=400))
         monkeypatch.setattr(
             "fleetbus.kube.connection.breaker.PROBE_EVERY", timedelta(milliseconds=500)
@@ -73,6 +76,7 @@ async def test_w11_d11_a_hanging_api_server_is_reported_and_its_return_is_notice
     open_rig: OpenRig,
 ) -> None:
     rig = await open_rig("a", "b")
+    rig.watcher_timing = USUAL if FULL else SOON
     async with scenario(rig) as story:
         copier = Copier()
         providers: dict[str, Any] = {"type": "kubeconfig", "paths": [str(rig.kubeconfig)]}

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from fleetbus_watcher.timing import WatcherTiming
 from support.api.custom_resource_definitions import CRDS, definition
 from support.eventually import eventually
 from support.rigs.fleet import Rig
@@ -19,12 +20,10 @@ CRD = definition("example.com", "gadgets", "Gadget")
 
 @pytest.mark.full  # test_removed_types of the watcher and of the reconciler have it
 async def test_w17_p6_what_ended_while_nobody_watched_is_gone_and_what_came_again_is_there(
-    open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
+    open_rig: OpenRig,
 ) -> None:
-    monkeypatch.setattr(
-        "fleetbus_watcher.resources.removed_types._SECOND_DISCOVERY", timedelta(milliseconds=50)
-    )
     rig = await open_rig("a", resources=(GADGETS, CRDS))
+    rig.watcher_timing = WatcherTiming(second_discovery=timedelta(milliseconds=50))
     cluster = rig.clusters["a"]
     cluster.create(CRDS, CRD)
     for number in range(25):  # more than the fuse lets pass at once

@@ -22,6 +22,7 @@ from fleetbus_distributor.main import run as run_distributor
 from fleetbus_distributor.render.spec import CLUSTER_RESOURCE
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_emulator.apiserver.faults import DropEvents
+from fleetbus_reconciler.timing import ReconcilerTiming
 from support.api.chart import crds
 from support.api.custom_resource_definitions import CRDS
 from support.eventually import eventually
@@ -42,13 +43,6 @@ from support.servers.plain_http import http_client
 OpenRig = Callable[..., Awaitable[Rig]]
 FIRST, SECOND = "first-t0ken", "second-t0ken"
 COPY = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "copy"}}
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "fleetbus_reconciler.fleet_status.cluster_status._INTERVAL", timedelta(seconds=0.1)
-    )
 
 
 class Feeder(Recorder):
@@ -129,6 +123,7 @@ async def test_w19_every_service_reads_the_secret_of_a_refused_token_itself(
     open_rig: OpenRig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rig = await open_rig("hub", "zoo", tokens={"zoo": FIRST})
+    rig.reconciler_timing = ReconcilerTiming(cluster_status=timedelta(seconds=0.1))
     zoo, hub = rig.clusters["zoo"], rig.clusters["hub"]
     async with started(rig) as story, served(rig.shared.redis_url, tmp_path) as api:
 

@@ -6,6 +6,7 @@ Timers are a hundredth or a thousandth of what they are.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,32 +17,34 @@ from fleetbus.kube.connection.backoff import BackoffPolicy
 from fleetbus.snapshot.records import ANSWERED_WITHIN
 from fleetbus_emulator.apiserver import Fail, Hang, HideBookmarks, Partition, StallWatch
 from fleetbus_proto.events import Heartbeat
-from fleetbus_watcher import reachability
 from fleetbus_watcher.settings import WatcherSettings
+from fleetbus_watcher.timing import USUAL
 from support.eventually import eventually, stays
-from support.rigs.watcher import Rig, rig_for
+from support.rigs.watcher import QUICK_TIMING, Rig, rig_for
 
 QUIET = 0.1
-SERVER_QUIET, LOOKS, ANSWERS = (
-    getattr(reachability, name) for name in ("_QUIET", "_PROBES", "_ANSWERS_WITHIN")
-)
-"""As they are in earnest."""
 OFTEN: dict[str, Any] = {"heartbeat_idle": timedelta(seconds=0.1)}
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = BackoffPolicy(first=timedelta(milliseconds=10), cap=timedelta(milliseconds=15))
-    monkeypatch.setattr(reachability, "_PROBES", quick)
-    monkeypatch.setattr(reachability, "_SPREAD", timedelta(milliseconds=10))
-    monkeypatch.setattr(reachability, "_QUIET", timedelta(seconds=QUIET))
-    monkeypatch.setattr(reachability, "_ANSWERS_WITHIN", timedelta(milliseconds=300))
+SOON = replace(
+    QUICK_TIMING,
+    probes=BackoffPolicy(first=timedelta(milliseconds=10), cap=timedelta(milliseconds=15)),
+    return_spread=timedelta(milliseconds=10),
+    quiet=timedelta(seconds=QUIET),
+    answers_within=timedelta(milliseconds=300),
+)
+
+
+@pytest_asyncio.fixture
+async def rig(nats_url: str) -> AsyncGenerator[Rig]:
+    async with rig_for(nats_url, timing=SOON) as opened:
+        yield opened
 
 
 @pytest_asyncio.fixture
 async def silent(nats_url: str) -> AsyncGenerator[Rig]:
     """A cluster that sends no bookmark."""
-    async with rig_for(nats_url, bookmark_interval=timedelta(hours=1)) as rig:
+    async with rig_for(nats_url, timing=SOON, bookmark_interval=timedelta(hours=1)) as rig:
         yield rig
 
 
@@ -61,10 +64,10 @@ async def is_connected(rig: Rig, *, connected: bool) -> bool:
 
 
 async def test_w11_a_quiet_cluster_of_many_resources_is_never_cut_and_never_shown_failing(
-    silent: Rig, monkeypatch: pytest.MonkeyPatch
+    silent: Rig,
 ):
     """A second is a quarter of an hour here."""
-    monkeypatch.setattr(reachability, "_QUIET", timedelta(seconds=0.01))
+    silent.timing = replace(SOON, quiet=timedelta(seconds=0.01))
     chosen: dict[str, Any] = {"resources": ("*",), "silence": timedelta(seconds=0.5)}
     async with silent.watching(**chosen, **OFTEN):
         await eventually(lambda: is_settled(silent))
@@ -94,7 +97,10 @@ async def test_w11_an_api_server_whose_watches_are_lively_is_not_asked(rig: Rig)
     async with rig.watching():  # a bookmark comes every 0.2 s
         await eventually(lambda: len(probes(rig)) > 0)  # quiet for 0.1 s it is
     often = timedelta(seconds=0.02)
-    async with rig_for(rig.nats_url, "beta", bookmark_interval=often) as lively, lively.watching():
+    async with (
+        rig_for(rig.nats_url, "beta", SOON, bookmark_interval=often) as lively,
+        lively.watching(),
+    ):
         await eventually(lambda: lively.cluster.open_watches == 1)
         before = len(probes(lively))
         await stays(before, lambda: len(probes(lively)), timedelta(seconds=0.5))
@@ -127,10 +133,10 @@ async def test_w11_a_watch_is_proved_anew_when_its_time_is_over(silent: Rig):
 
 
 def test_w11_a_silent_api_server_is_reported_within_30_s_and_a_sound_one_never_counts_as_silent():
-    pause = 2 * LOOKS.cap  # with its jitter
-    assert SERVER_QUIET + 2 * (pause + ANSWERS) <= timedelta(seconds=30)
+    pause = 2 * USUAL.probes.cap  # with its jitter
+    assert USUAL.quiet + 2 * (pause + USUAL.answers_within) <= timedelta(seconds=30)
     heartbeat: timedelta = WatcherSettings.model_fields["heartbeat_idle"].default
-    assert SERVER_QUIET + LOOKS.first * 2 + heartbeat < ANSWERED_WITHIN
+    assert USUAL.quiet + USUAL.probes.first * 2 + heartbeat < ANSWERED_WITHIN
 
 
 @pytest.mark.parametrize("cut", [Partition.HANG, Partition.LOSE_ANSWERS])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -19,7 +20,6 @@ from fleetbus_cli.clusters.accept import accept_cluster
 from fleetbus_proto.admission import is_too_far_ahead
 from fleetbus_proto.events import Incarnation
 from fleetbus_proto.keys import kv_accepted, kv_epoch, kv_incarnation
-from fleetbus_watcher import etcd_restore
 from fleetbus_watcher.cluster_identity import ClusterIdentity
 from fleetbus_watcher.errors import ClusterReplaced
 from fleetbus_watcher.incarnation import has_moved
@@ -132,7 +132,7 @@ async def test_w13_a_watch_is_not_opened_again_at_another_cluster(
     """Its versions may be higher and its log may reach back, so that nothing else would show it."""
     monkeypatch.setattr(rig.cluster, "compact", lambda: None)
     # All this may take less than the time for which watches share one answer.
-    monkeypatch.setattr(etcd_restore, "_CHECKED_WITHIN", timedelta())
+    rig.timing = replace(rig.timing, identity_age=timedelta())
     async with rig.watching():
         await eventually(rig.checkpoint)
         rig.write("a")

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -94,9 +95,9 @@ async def test_w15_a_watch_that_expired_goes_on_where_the_peer_is(rig: Rig):
 
 
 async def test_w15_a_peer_whose_list_never_ends_is_not_waited_for_longer_than_that(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: Rig,
 ):
-    monkeypatch.setattr("fleetbus_watcher.follow.resume._PEER_PATIENCE", timedelta(seconds=0.5))
+    rig.timing = replace(rig.timing, peer_epoch=timedelta(seconds=0.5))
     rig.write("a")
     dead = asker_of(rig, "dead")
     await dead.ask(epoch=int(time.time() * 1000) + 60_000)

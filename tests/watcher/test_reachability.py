@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -19,7 +20,7 @@ from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus_emulator.apiserver import Fail, Hang
 from fleetbus_watcher.reachability import Reachability
 from support.eventually import eventually, never, stays
-from support.rigs.watcher import Rig
+from support.rigs.watcher import QUICK_TIMING, Rig, rig_for
 
 RESOURCES = ("configmaps", "services", "pods", "endpoints")
 MINUTE = timedelta(minutes=1)
@@ -35,14 +36,18 @@ SECONDS = QUICKLY.total_seconds()
 NO_ANSWER = Unreachable(0, "Unreachable", "refused")
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = BackoffPolicy(first=timedelta(milliseconds=20), cap=timedelta(milliseconds=40))
-    monkeypatch.setattr("fleetbus_watcher.reachability._PROBES", quick)
-    monkeypatch.setattr("fleetbus_watcher.reachability._SPREAD", timedelta(milliseconds=50))
-    monkeypatch.setattr(
-        "fleetbus_watcher.reachability._ANSWERS_WITHIN", timedelta(milliseconds=200)
-    )
+SOON = replace(
+    QUICK_TIMING,
+    probes=BackoffPolicy(first=timedelta(milliseconds=20), cap=timedelta(milliseconds=40)),
+    return_spread=timedelta(milliseconds=50),
+    answers_within=timedelta(milliseconds=200),
+)
+
+
+@pytest.fixture
+async def rig(nats_url: str) -> AsyncGenerator[Rig]:
+    async with rig_for(nats_url, timing=SOON) as opened:
+        yield opened
 
 
 def probes(rig: Rig) -> list[Any]:
@@ -126,7 +131,7 @@ async def test_w19_a_server_that_is_back_but_refuses_the_watches_is_not_rushed_u
 @asynccontextmanager
 async def reaching(rig: Rig) -> AsyncGenerator[Reachability]:
     async with KubeClient(rig.config) as client:
-        reach = Reachability(client, "alpha", asyncio.Event())
+        reach = Reachability(client, "alpha", asyncio.Event(), SOON)
         task = asyncio.create_task(reach.run())
         try:
             yield reach

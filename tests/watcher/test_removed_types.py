@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+from collections.abc import AsyncGenerator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from fleetbus_proto.keys import kv_audit, kv_checkpoint, kv_epoch, kv_types
 from fleetbus_proto.subjects import Verb
 from support.api.custom_resource_definitions import CRDS, definition
 from support.eventually import eventually, never, stays
-from support.rigs.watcher import Rig, rig_for
+from support.rigs.watcher import QUICK_TIMING, Rig, rig_for
 from support.servers.restricted_nats import restricted_server
 
 API_SERVICES = "apiregistration.k8s.io/v1/apiservices"
@@ -30,12 +32,17 @@ OFTEN: dict[str, Any] = ALL | {"discovery_interval": timedelta(milliseconds=50)}
 WITHOUT_CRDS: dict[str, Any] = OFTEN | {"resources": ("widgets.example.com", "configmaps")}
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "fleetbus_watcher.resources.removed_types._SECOND_DISCOVERY", timedelta(milliseconds=50)
-    )
-    monkeypatch.setattr("fleetbus_watcher.cluster_watcher._CRD_SETTLES", timedelta(milliseconds=50))
+SOON = replace(
+    QUICK_TIMING,
+    second_discovery=timedelta(milliseconds=50),
+    crd_settles=timedelta(milliseconds=50),
+)
+
+
+@pytest.fixture
+async def rig(nats_url: str) -> AsyncGenerator[Rig]:
+    async with rig_for(nats_url, timing=SOON) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -93,7 +100,7 @@ async def is_left(rig: Rig) -> bool:
 async def test_s3_w17_the_end_of_a_type_needs_no_more_than_the_rights_of_a_watcher(tmp_path: Path):
     async with (
         restricted_server(tmp_path, "alpha") as address,
-        rig_for(f"nats://admin:p@{address}") as rig,
+        rig_for(f"nats://admin:p@{address}", timing=SOON) as rig,
     ):
         rig.cluster.create(CRDS, CRD)
         task = rig.start(f"nats://w:p@{address}", **ALL)
@@ -198,10 +205,8 @@ async def test_w8_w17_while_discovery_is_in_doubt_no_type_of_the_group_ends(know
     await eventually(lambda: removals(known))
 
 
-async def test_w17_one_discovery_alone_ends_no_type(known: Rig, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(
-        "fleetbus_watcher.resources.removed_types._SECOND_DISCOVERY", timedelta(hours=1)
-    )
+async def test_w17_one_discovery_alone_ends_no_type(known: Rig):
+    known.timing = replace(SOON, second_discovery=timedelta(hours=1))
     drop_type(known)
     known.start(**ALL)
     await eventually(lambda: is_left(known))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -15,7 +17,7 @@ from fleetbus_watcher.publish.heartbeat_size import fit
 from fleetbus_watcher.resources import served_types
 from support.api.custom_resource_definitions import CRDS, definition
 from support.eventually import eventually
-from support.rigs.watcher import Rig
+from support.rigs.watcher import QUICK_TIMING, Rig, rig_for
 
 WATCH: Final[dict[str, Any]] = {"resources": ("widgets.example.com", "configmaps")}
 COLUMNS: Final = [
@@ -39,11 +41,11 @@ async def reported(rig: Rig) -> list[ServedType]:
     return types[-1] if types else []
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "fleetbus_watcher.resources.served_types._INTERVAL", timedelta(milliseconds=100)
-    )
+@pytest.fixture
+async def rig(nats_url: str) -> AsyncGenerator[Rig]:
+    soon = replace(QUICK_TIMING, definitions=timedelta(milliseconds=100))
+    async with rig_for(nats_url, timing=soon) as opened:
+        yield opened
 
 
 async def test_names_and_columns_are_reported_and_again_when_they_change(rig: Rig):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -18,14 +19,15 @@ from fleetbus_proto.keys import KV_BUCKET, kv_watch_spec
 from fleetbus_proto.subjects import Verb
 from fleetbus_watcher.settings import Selection
 from support.eventually import eventually
-from support.rigs.watcher import CONFIG_MAPS, Rig
+from support.rigs.watcher import CONFIG_MAPS, QUICK_TIMING, Rig, rig_for
 
-TYPES = "fleetbus_watcher.cluster_watcher._CRD_SETTLES"
+SOON = replace(QUICK_TIMING, crd_settles=timedelta(milliseconds=10))
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TYPES, timedelta(milliseconds=10))
+@pytest.fixture
+async def rig(nats_url: str) -> AsyncGenerator[Rig]:
+    async with rig_for(nats_url, timing=SOON) as opened:
+        yield opened
 
 
 async def set_spec(rig: Rig, **spec: Any) -> None:

@@ -11,6 +11,7 @@ only costs more. A client cannot read that setting, so both ways are measured (`
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import msgspec
@@ -20,14 +21,8 @@ from fleetbus.bus.patches.header_encoding import prepend
 
 MESSAGES: Final = 500
 """In one batch; a server allows 1,000, and 50 open batches for one stream."""
-_DEAR: Final = 100e-6
-"""Seconds per message below which batches gain nothing."""
-_WORTH_IT: Final = 0.8
 _REMEMBERED: Final = 2_000
-_ENOUGH: Final = 200
 _FORGOTTEN_AFTER: Final = 60.0
-_BUSY: Final = 100
-"""With fewer messages in flight the time between two answers says little about the server."""
 PAUSE: Final = 1.0
 """Seconds without batches after the server refused one because too many were open."""
 
@@ -78,10 +73,28 @@ def batch_headers(batch: Batch, position: int, block: dict[str, str]) -> dict[st
     return prepend(more, block)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaceLimits:
+    """The measurements that batches need."""
+
+    dear: float = 100e-6
+    """Seconds per message below which batches gain nothing."""
+    worth_it: float = 0.8
+    """Batches are used while a message in one costs less than this part of a single one."""
+    enough: int = 200
+    """Messages after which a measurement counts."""
+    busy: int = 100
+    """With fewer messages in flight the time between two answers says little about the server."""
+
+
+LIMITS: Final = PaceLimits()
+
+
 class _Meter:
     """The average time per message, over the latest ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, enough: int) -> None:
+        self._enough = enough
         self._seconds = 0.0
         self._count = 0
         self._at = float("-inf")
@@ -97,17 +110,22 @@ class _Meter:
 
     def cost(self, now: float) -> float | None:
         """Seconds per message; None without enough recent measurements."""
-        if self._count < _ENOUGH or now - self._at > _FORGOTTEN_AFTER:
+        if self._count < self._enough or now - self._at > _FORGOTTEN_AFTER:
             return None
         return self._seconds / self._count
 
 
 class Pace:
-    """Measures which way of sending is faster here, by the time between answers."""
+    """Measures which way of sending is faster here, by the time between answers.
 
-    def __init__(self) -> None:
-        self._singly = _Meter()
-        self._together = _Meter()
+    Args:
+        limits: when batches are used.
+    """
+
+    def __init__(self, limits: PaceLimits = LIMITS) -> None:
+        self._limits = limits
+        self._singly = _Meter(limits.enough)
+        self._together = _Meter(limits.enough)
         self._answered = float("-inf")
 
     def note(self, now: float, sent: float, in_flight: int, count: int) -> None:
@@ -125,15 +143,15 @@ class Pace:
         if count > 1:
             if is_busy:
                 self._together.note(gap, count, now)
-        elif is_busy and in_flight >= _BUSY:
+        elif is_busy and in_flight >= self._limits.busy:
             self._singly.note(gap, 1, now)
 
     def prefers_batches(self, now: float) -> bool:
         """Whether the next messages should be sent as a batch; also true to measure one."""
         singly, together = self._singly.cost(now), self._together.cost(now)
-        if singly is None or singly < _DEAR:
+        if singly is None or singly < self._limits.dear:
             return False
-        return together is None or together < singly * _WORTH_IT
+        return together is None or together < singly * self._limits.worth_it
 
 
 class BatchCount(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ from nats.aio.msg import Msg
 
 from fleetbus.bus import batch
 from fleetbus.bus.acks import GAVE_UP, PERMANENT, Ack, ApiRefusal, Settle, read_ack
-from fleetbus.bus.batch import Batch, Outgoing, Pace
+from fleetbus.bus.batch import LIMITS, Batch, Outgoing, Pace, PaceLimits
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.patches.header_encoding import to_block
 from fleetbus.process.cancellation import cancel_and_wait
@@ -85,6 +85,7 @@ class Window:
         size: int = SIZE,
         deadline: timedelta = DEADLINE,
         patience: timedelta = PATIENCE,
+        pace: PaceLimits = LIMITS,
     ) -> None:
         self._bus = bus
         self._max_messages = messages
@@ -99,7 +100,7 @@ class Window:
         self._waiters: deque[_Waiter] = deque()  # first come, first served
         self._batches: dict[str, Batch] = {}
         self._batches_after = 0.0  # the time from which they may be used
-        self._pace = Pace()
+        self._pace = Pace(pace)
         self._has_logged_refusal = False  # that the server refuses batches
         self._log_once = LogOnce()
         self._overdue = asyncio.Event()
@@ -456,9 +457,12 @@ async def open_window(
     size: int = SIZE,
     deadline: timedelta = DEADLINE,
     patience: timedelta = PATIENCE,
+    pace: PaceLimits = LIMITS,
 ) -> AsyncGenerator[Window]:
     """A publish window for the duration of the block; drain it before leaving."""
-    window = Window(bus, messages=messages, size=size, deadline=deadline, patience=patience)
+    window = Window(
+        bus, messages=messages, size=size, deadline=deadline, patience=patience, pace=pace
+    )
     subscription = await bus.nc.subscribe(
         f"{window.inbox}*",
         cb=window.on_ack,

@@ -19,6 +19,7 @@ from fleetbus.process.settings import SharedSettings, load_settings, tell_unknow
 from fleetbus.worker.connections import connect
 from fleetbus.worker.host import check_controllers, run_controllers
 from fleetbus_reconciler.settings import ReconcilerSettings
+from fleetbus_reconciler.timing import USUAL, ReconcilerTiming
 from fleetbus_reconciler.wiring import run_projector
 
 log = structlog.get_logger()
@@ -30,6 +31,7 @@ async def run(
     controllers: Sequence[Controller] = (),
     *,
     health: Health | None = None,
+    timing: ReconcilerTiming = USUAL,
 ) -> None:
     """Run the projector and the controllers of the modules until cancelled.
 
@@ -38,6 +40,7 @@ async def run(
         shared: how to reach the hub, NATS and Redis.
         controllers: controllers in addition to those of the modules.
         health: checks of the process; made here if it is not given.
+        timing: the times of the projector that no setting changes.
 
     Raises:
         ConfigError: there is nothing to run, because no module is usable or none is named.
@@ -56,7 +59,8 @@ async def run(
     ):
         group.create_task(connections.clusters.run(), name="clusters")
         if settings.projector:
-            group.create_task(run_projector(connections, settings, checks), name="projector")
+            projector = run_projector(connections, settings, checks, timing)
+            group.create_task(projector, name="projector")
         if hosted:
             group.create_task(run_controllers(hosted, connections, checks), name="controllers")
         started()

@@ -48,16 +48,25 @@ from fleetbus_reconciler.projector.sweeper import Sweeper, SweepFuse
 from fleetbus_reconciler.projector.tombstones import TombstoneCollector
 from fleetbus_reconciler.projector.unwatched_scopes import UnwatchedScopes
 from fleetbus_reconciler.settings import ReconcilerSettings
+from fleetbus_reconciler.timing import USUAL, ReconcilerTiming
 
-_RETRY: Final = timedelta(seconds=1)
 _CLUSTER: Final = "cluster"
 _TURN_WITHIN: Final = timedelta(seconds=60)
 
 
 async def run_projector(
-    connections: Connections, settings: ReconcilerSettings, health: Health
+    connections: Connections,
+    settings: ReconcilerSettings,
+    health: Health,
+    timing: ReconcilerTiming = USUAL,
 ) -> None:
     """Run the projector until cancelled.
+
+    Args:
+        connections: of the process.
+        settings: of the projector.
+        health: where it reports whether it runs.
+        timing: the times that no setting changes.
 
     Raises:
         BusError: NATS forbids a subject (rule B13), or its configuration has drifted meanwhile.
@@ -68,7 +77,7 @@ async def run_projector(
     metrics.EVENTS_CONSUMED.labels(PROJECTOR)
     async with open_window(connections.bus) as window, asyncio.TaskGroup() as group:
         group.create_task(connections.bus.failure(), name="bus failure")
-        parts = _Parts(connections, settings, window)
+        parts = _Parts(connections, settings, timing, window)
         await _set_up(parts, health)
         turn = health.liveness("projector", _TURN_WITHIN)
         is_bound.set()
@@ -144,7 +153,7 @@ async def _consume(parts: _Parts, turn: Callable[[], None]) -> None:
 
     consumer = Consumer(parts.bus.nc, stream=STREAM, durable=PROJECTOR, handle=handle, on_turn=turn)
     while not any(map(open_shard, range(parts.keys.shards))):
-        await parts.checkpoints[0].settled(_RETRY)
+        await parts.checkpoints[0].settled(parts.timing.retry)
         turn()
     try:
         await consumer.run()
@@ -156,7 +165,11 @@ class _Parts:
     """The collaborators of one projector, each made when it is first needed."""
 
     def __init__(
-        self, connections: Connections, settings: ReconcilerSettings, window: Window
+        self,
+        connections: Connections,
+        settings: ReconcilerSettings,
+        timing: ReconcilerTiming,
+        window: Window,
     ) -> None:
         self.bus = connections.bus
         self.kv = connections.kv
@@ -167,11 +180,18 @@ class _Parts:
         self.clusters = connections.clusters
         self.shared = connections.settings
         self.settings = settings
+        self.timing = timing
         self.window = window
 
     @cached_property
     def resyncs(self) -> ResyncRequests:
-        return ResyncRequests(clusters=self.clusters, reader=self.reader, bus=self.bus, kv=self.kv)
+        return ResyncRequests(
+            clusters=self.clusters,
+            reader=self.reader,
+            bus=self.bus,
+            kv=self.kv,
+            repeat_after=self.timing.resync_repeated,
+        )
 
     @cached_property
     def state(self) -> FleetState:
@@ -202,6 +222,7 @@ class _Parts:
             resyncs=self.resyncs,
             tombstones=self.tombstones,
             fuse=SweepFuse(settings.fuse_objects, settings.fuse_percent, settings.fuse_wait),
+            retry=self.timing.retry,
         )
 
     @cached_property
@@ -211,7 +232,13 @@ class _Parts:
 
     @cached_property
     def granter(self) -> Granter:
-        return Granter(bus=self.bus, kv=self.kv, reader=self.reader, settings=self.settings)
+        return Granter(
+            bus=self.bus,
+            kv=self.kv,
+            reader=self.reader,
+            settings=self.settings,
+            timing=self.timing,
+        )
 
     @cached_property
     def audits(self) -> AuditEvaluator:
@@ -225,7 +252,12 @@ class _Parts:
 
     @cached_property
     def clocks(self) -> ClockSkew:
-        return ClockSkew(bus=self.bus, writer=self.writer, resyncs=self.resyncs)
+        return ClockSkew(
+            bus=self.bus,
+            writer=self.writer,
+            resyncs=self.resyncs,
+            interval=self.timing.clock_checks,
+        )
 
     @cached_property
     def unwatched(self) -> UnwatchedScopes:
@@ -266,6 +298,7 @@ class _Parts:
             unwatched=self.unwatched,
             recovery=self.recovery,
             settings=self.settings,
+            timing=self.timing,
         )
 
     @cached_property
@@ -298,6 +331,7 @@ class _Parts:
             reader=self.reader,
             stale_after=self.settings.silent_after,
             namespace=self.settings.namespace,
+            interval=self.timing.cluster_status,
         )
 
     @property
@@ -317,7 +351,11 @@ class _Parts:
     @cached_property
     def consents(self) -> AccessConsents:
         return AccessConsents(
-            clusters=self.clusters, bus=self.bus, kv=self.kv, accepted=self.accepted
+            clusters=self.clusters,
+            bus=self.bus,
+            kv=self.kv,
+            accepted=self.accepted,
+            retry=self.timing.consent_retry,
         )
 
     @cached_property
@@ -340,4 +378,5 @@ class _Parts:
             archiver=settings.archiver,
             resyncs=self.resyncs,
             read_again=(self.granter.read_again, self.consents.read_again),
+            timing=self.timing,
         )

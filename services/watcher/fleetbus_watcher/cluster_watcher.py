@@ -55,10 +55,6 @@ from fleetbus_watcher.selection import SelectionResult
 
 log = structlog.get_logger()
 
-_CRD_SETTLES: Final = timedelta(seconds=0.5)
-"""A new type is served a moment after its CRD was written."""
-_RESYNC_INTERVAL: Final = timedelta(seconds=60)
-"""A wake-up may be lost; the request is kept."""
 _FIRST_BUS_PAUSE: Final = timedelta(seconds=0.05)
 _LONGEST_BUS_PAUSE: Final = timedelta(seconds=5)
 _NOT_READY: Final = ("Starting", "BusDown")
@@ -383,7 +379,7 @@ class ClusterWatcher:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.discovery_interval.total_seconds()):
                 await changed.wait()
-                await asyncio.sleep(_CRD_SETTLES.total_seconds())
+                await asyncio.sleep(self._context.timing.crd_settles.total_seconds())
         changed.clear()
 
     async def _select_again(self, before: SelectionResult) -> SelectionResult:
@@ -399,9 +395,10 @@ class ClusterWatcher:
     # --- what is requested --------------------------------------------------------------------
 
     async def _follow_resync_requests(self) -> NoReturn:
+        interval = self._context.timing.resync_requests.total_seconds()
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_RESYNC_INTERVAL.total_seconds()):
+                async with asyncio.timeout(interval):
                     await self._resync_requested.wait()
             self._resync_requested.clear()
             await self._read_spec()

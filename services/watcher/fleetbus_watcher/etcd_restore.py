@@ -9,16 +9,12 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from datetime import timedelta
-from typing import Final
 
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.list_watch.listing import WatchTarget, list_pages
 from fleetbus_proto.versions import is_comparable, is_newer
 from fleetbus_watcher.cluster_identity import ClusterIdentity
 from fleetbus_watcher.errors import ClusterRestored, WatcherError
-
-_CHECKED_WITHIN: Final = timedelta(milliseconds=50)
-"""All watches of a server that comes back are opened at once; one request is enough for them."""
 
 
 class HistoryCheck:
@@ -29,6 +25,7 @@ class HistoryCheck:
         target: what is watched.
         silence: how long the server may take to answer.
         identity: checks which cluster answers.
+        identity_age: how old its last check may be.
         is_fresh: whether a list has just returned that version, so that the first call need not
             check it.
     """
@@ -39,6 +36,7 @@ class HistoryCheck:
         target: WatchTarget,
         silence: timedelta,
         identity: ClusterIdentity,
+        identity_age: timedelta,
         *,
         is_fresh: bool,
     ) -> None:
@@ -46,6 +44,7 @@ class HistoryCheck:
         self._target = target
         self._silence = silence
         self._identity = identity
+        self._identity_age = identity_age
         self._is_fresh = is_fresh
 
     async def __call__(self, version: str) -> None:
@@ -59,7 +58,7 @@ class HistoryCheck:
         if self._is_fresh:
             self._is_fresh = False
             return
-        await self._identity.check(_CHECKED_WITHIN)
+        await self._identity.check(self._identity_age)
         pages = list_pages(self._client, self._target, limit=1, idle_timeout=self._silence)
         async with aclosing(pages):
             async for page in pages:

@@ -23,8 +23,6 @@ from fleetbus_watcher.publish.checkpoint import Checkpoint, HeartbeatAt
 
 log = structlog.get_logger()
 
-_SETTLES: Final = timedelta(milliseconds=200)
-"""Changes of state come in bursts, at start above all; this also prevents a busy loop."""
 _TYPES_AGAIN: Final = timedelta(minutes=1)
 """Unchanged types are sent so often, for a projector whose store has lost them."""
 
@@ -137,7 +135,7 @@ class Heartbeats:
         while True:
             # Wait first: what was published during the last heartbeat is no reason to hurry.
             if await self._is_changed(min(busy, idle_ends - loop.time())):
-                await asyncio.sleep(_SETTLES.total_seconds())
+                await asyncio.sleep(self._context.timing.heartbeat_settles.total_seconds())
                 return
             # Acknowledgements count too: one that came after the marks were taken has moved them.
             if self._flow != self._publisher.flow or loop.time() >= idle_ends:

@@ -45,6 +45,7 @@ from fleetbus_watcher.publish.replica_name import ReplicaName
 from fleetbus_watcher.reachability import Reachability
 from fleetbus_watcher.resources.effective_spec import EffectiveSpec
 from fleetbus_watcher.settings import PoolSettings, WatcherSettings
+from fleetbus_watcher.timing import USUAL, WatcherTiming
 
 log = structlog.get_logger()
 
@@ -64,7 +65,11 @@ _LARGE_BLOCK: Final = 128 * 1024
 
 
 async def run(
-    settings: WatcherSettings, shared: SharedSettings, *, config: KubeConfig | None = None
+    settings: WatcherSettings,
+    shared: SharedSettings,
+    *,
+    config: KubeConfig | None = None,
+    timing: WatcherTiming = USUAL,
 ) -> None:
     """Watch one cluster until cancelled; the cancellation is a clean stop (W21).
 
@@ -72,6 +77,7 @@ async def run(
         settings: what to watch.
         shared: where NATS is, and how this process reports its health.
         config: access to the cluster; None means the settings' kubeconfig or service account.
+        timing: the times that no setting changes.
 
     Raises:
         BusError: NATS forbids a subject (rule B13).
@@ -85,7 +91,9 @@ async def run(
         open_window(bus) as window,
     ):
         lists = ProcessLists(settings.lists_at_once)
-        watcher, heartbeats = _build_cluster(settings, client, bus=bus, window=window, lists=lists)
+        watcher, heartbeats = _build_cluster(
+            settings, client, timing=timing, bus=bus, window=window, lists=lists
+        )
         health.ready_when("sync", watcher.unsettled)
         health.ready_when("access", partial(_refused, watcher))
         started()
@@ -100,13 +108,20 @@ async def run(
             await _stop(settings, bus, window, heartbeats)
 
 
-async def run_pool(settings: WatcherSettings, pool: PoolSettings, shared: SharedSettings) -> None:
+async def run_pool(
+    settings: WatcherSettings,
+    pool: PoolSettings,
+    shared: SharedSettings,
+    *,
+    timing: WatcherTiming = USUAL,
+) -> None:
     """Watch a share of the fleet until cancelled; then other members of the pool take it over.
 
     Args:
         settings: what to watch of each cluster; `replica` is the name of this member.
         pool: how the clusters are shared.
         shared: where NATS, the hub and the clusters are.
+        timing: the times that no setting changes.
 
     Raises:
         BusError: NATS forbids a subject (rule B13).
@@ -123,9 +138,13 @@ async def run_pool(settings: WatcherSettings, pool: PoolSettings, shared: Shared
         open_window(bus) as window,
     ):
         lists = ProcessLists(pool.lists_at_once)
-        build = partial(_build_cluster, bus=bus, window=window, lists=lists)
-        slots = asyncio.Semaphore(_STARTS_AT_ONCE)
-        context = ProcessContext(settings=settings, bus=bus, build=build, start_slots=slots)
+        context = ProcessContext(
+            settings=settings,
+            timing=timing,
+            bus=bus,
+            build=partial(_build_cluster, timing=timing, bus=bus, window=window, lists=lists),
+            start_slots=asyncio.Semaphore(_STARTS_AT_ONCE),
+        )
         member = PoolMember(
             name=settings.replica,
             settings=pool,
@@ -161,7 +180,13 @@ def _check_pool(settings: WatcherSettings, shared: SharedSettings) -> None:
 
 
 def _build_cluster(
-    settings: WatcherSettings, client: KubeClient, *, bus: Bus, window: Window, lists: ProcessLists
+    settings: WatcherSettings,
+    client: KubeClient,
+    *,
+    timing: WatcherTiming,
+    bus: Bus,
+    window: Window,
+    lists: ProcessLists,
 ) -> tuple[ClusterWatcher, Heartbeats]:
     """Build the watcher of one cluster, and the heartbeats that report it.
 
@@ -171,10 +196,13 @@ def _build_cluster(
     replica = ReplicaName(settings.replica, cluster)
     kv, changed = KeyValue(bus), asyncio.Event()
     publisher = Publisher(bus=bus, window=window)
-    reachability = Reachability(client, cluster, changed)
-    detector = LossDetector(bus=bus, publisher=publisher, cluster=cluster, replica=replica)
+    reachability = Reachability(client, cluster, changed, timing)
+    detector = LossDetector(
+        bus=bus, publisher=publisher, cluster=cluster, replica=replica, timing=timing
+    )
     context = ClusterContext(
         settings=settings,
+        timing=timing,
         client=client,
         kv=kv,
         publisher=publisher,
@@ -183,7 +211,11 @@ def _build_cluster(
         checkpoints=Checkpoints(kv, cluster, detector.check, settings.transform_version),
         lists=ClusterLists(settings.lists_at_once, lists),
         grants=GrantClient(
-            kv=kv, cluster=cluster, replica=replica, patience=settings.grant_patience
+            kv=kv,
+            cluster=cluster,
+            replica=replica,
+            patience=settings.grant_patience,
+            timing=timing,
         ),
         reachability=reachability,
         identity=ClusterIdentity(client, reachability),

@@ -41,26 +41,21 @@ from fleetbus.kube.requests import Call
 from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus.process.clock import rfc3339
 from fleetbus_watcher import metrics
+from fleetbus_watcher.timing import USUAL, WatcherTiming
 
 log = structlog.get_logger()
 
 T = TypeVar("T")
 
 _PATH: Final = "/readyz"
-_QUIET: Final = timedelta(seconds=10)
-"""An API server that has sent nothing for so long is probed."""
-_PROBES: Final = BackoffPolicy(first=timedelta(seconds=1), cap=timedelta(seconds=1.5))
-"""Between two probes of a server in doubt: 3 s at most with their jitter."""
 _WAKEUPS: Final = BackoffPolicy(first=timedelta(seconds=1), cap=timedelta(seconds=4))
 """After all callers were woken: a server that comes and goes is not overrun each time."""
-_ANSWERS_WITHIN: Final = timedelta(seconds=4)
 _MOMENT: Final = 0.01
 _UNANSWERED: Final = 2
 """After so many probes in a row without an answer the server counts as not connected."""
 _BACK_FOR: Final = timedelta(minutes=1)
 """A server that answers counts as returned for so long after a failed probe: the first requests to
 it may still fail."""
-_SPREAD: Final = timedelta(seconds=1)
 _FAILED_CHECK: Final = re.compile(r"^\[-\](\S+)", re.MULTILINE)
 """A line in the answer of `/readyz` when the server is not ready."""
 
@@ -72,6 +67,7 @@ class Reachability:
         client: the API server.
         cluster: its name, for the log.
         changed: set when `problem` or `remark` has changed.
+        timing: when the server is probed.
 
     Attributes:
         problem: why the API server counts as not connected; empty while it answers.
@@ -79,8 +75,15 @@ class Reachability:
             while it is ready.
     """
 
-    def __init__(self, client: KubeClient, cluster: str, changed: asyncio.Event) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        cluster: str,
+        changed: asyncio.Event,
+        timing: WatcherTiming = USUAL,
+    ) -> None:
         self._client = client
+        self._timing = timing
         self._log = log.bind(cluster=cluster)
         self._changed = changed
         self._wakeups = ApiBackoff(_WAKEUPS)
@@ -127,8 +130,8 @@ class Reachability:
             async with asyncio.timeout(delay.total_seconds()):
                 await asyncio.sleep(retry_after.total_seconds())
                 await returned.wait()
-                spread = random.random() * _SPREAD.total_seconds()  # noqa: S311 -- spreads load
-                await asyncio.sleep(spread)
+                spread = self._timing.return_spread.total_seconds()
+                await asyncio.sleep(random.random() * spread)  # noqa: S311 -- spreads load
 
     async def retry(self, request: Callable[[], Awaitable[T]]) -> T:
         """Return the answer to a request; repeats it when the server is back, as it may hang.
@@ -193,13 +196,13 @@ class Reachability:
 
     def _quiet_in(self) -> float:
         """Seconds until the server counts as quiet; it does not matter while nothing is watched."""
-        seconds = _QUIET.total_seconds()
+        seconds = self._timing.quiet.total_seconds()
         received_at = max(self._client.liveness.answered_at, self._probed_at)
         return received_at + seconds - time.monotonic() if self._guards else seconds
 
     async def _probe_until_answered(self) -> bool:
         """Probe until all callers may continue; False if none waits any more."""
-        pauses = ApiBackoff(_PROBES)
+        pauses = ApiBackoff(self._timing.probes)
         error: FleetbusError | None = None
         while True:
             await asyncio.sleep(pauses.delay(error).total_seconds())
@@ -229,7 +232,8 @@ class Reachability:
     async def _request(self) -> FleetbusError | None:
         """Send the probe; None if the server is ready."""
         try:
-            await self._client.request(Call("GET", _PATH, within=_ANSWERS_WITHIN))
+            within = self._timing.answers_within
+            await self._client.request(Call("GET", _PATH, within=within))
         except (KubeError, ConfigError) as e:
             return e
         return None

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from fleetbus.bus.acks import Ack
-from fleetbus.bus.batch import Outgoing, Pace
+from fleetbus.bus.batch import Outgoing, Pace, PaceLimits
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.jetstream import call_jetstream, ensure_stream, stream_info
 from fleetbus.bus.window import Gathering, Window, open_window
@@ -411,12 +411,10 @@ def test_what_was_measured_a_while_ago_is_measured_again():
 
 
 async def test_what_is_gathered_goes_together_once_that_is_worth_it_and_is_bounded(
-    bus: Bus, monkeypatch: pytest.MonkeyPatch
+    bus: Bus,
 ):
-    monkeypatch.setattr("fleetbus.bus.batch._DEAR", 0.0)
-    monkeypatch.setattr("fleetbus.bus.batch._WORTH_IT", 1e9)
     acks: list[Ack] = []
-    async with open_window(bus) as window:
+    async with open_window(bus, pace=PaceLimits(dear=0, worth_it=1e9)) as window:
         gathering = Gathering(window)
         for message in outgoing(range(3000), acks):
             await gathering.publish(message)

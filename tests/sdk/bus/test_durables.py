@@ -36,10 +36,10 @@ from fleetbus_proto import codec, headers
 from fleetbus_proto.keys import KV_BUCKET, kv_controller
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import EVENTS_ALL, STREAM, STREAM_SUBJECTS, event_subject
+from fleetbus_reconciler.timing import ReconcilerTiming
 from support.eventually import eventually
 from support.objects import pod
 from support.rigs.fleet import Recorder, Rig
-from support.rigs.projector import shorten_checks
 from support.stores.snapshot import Source
 from support.wire.samples import MESSAGE_KEY
 
@@ -351,8 +351,8 @@ async def test_b12_a_controller_goes_on_after_its_durable_and_registration_were_
     open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fleetbus.worker.initial_sync.CHECK_EVERY", timedelta(milliseconds=100))
-    shorten_checks(monkeypatch, timedelta(milliseconds=300))
     rig = await open_rig("a")
+    rig.reconciler_timing = ReconcilerTiming(checks=timedelta(milliseconds=300))
     controller = Controller("watcher-of-pods")
     controller.watch("v1/pods")
     recorder = Recorder(controller, "v1/pods")

@@ -14,10 +14,10 @@ from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request
 from fleetbus_devfleet.processes.servers import ValkeyServer
+from fleetbus_reconciler.timing import ReconcilerTiming
 from support.eventually import eventually
 from support.objects import pod
 from support.rigs.fleet import Rig, fleet_rig
-from support.rigs.projector import shorten_checks
 
 PODS = "v1/pods"
 SOON = timedelta(seconds=20)
@@ -49,12 +49,12 @@ async def rig(
 ) -> AsyncGenerator[Rig]:
     monkeypatch.setattr("fleetbus.worker.initial_sync.CHECK_EVERY", timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus.worker.handler._LAG_PAUSE", timedelta(milliseconds=100))
-    shorten_checks(monkeypatch, timedelta(milliseconds=200))
     monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
     monkeypatch.setattr(
         "fleetbus.snapshot.offsets.checkpoint.CHECK_EVERY", timedelta(milliseconds=200)
     )
     async with fleet_rig("a", folder=tmp_path, nats_url=nats_url, valkey_url=store.url) as fleet:
+        fleet.reconciler_timing = ReconcilerTiming(checks=timedelta(milliseconds=200))
         yield fleet
 
 

@@ -21,10 +21,10 @@ from fleetbus.reconcile import Request
 from fleetbus.store.connection import connect
 from fleetbus.store.refusals import hint_for
 from fleetbus_devfleet.processes.servers import NatsServer
+from fleetbus_reconciler.timing import ReconcilerTiming
 from support.eventually import eventually
 from support.objects import pod
 from support.rigs.fleet import fleet_rig
-from support.rigs.projector import shorten_checks
 from support.stores.documented_users import PASSWORD, documented_user
 from support.stores.refusing_store import RefusingStore, State, refusing_store
 
@@ -120,11 +120,11 @@ class Seen:
 
 
 async def test_p9_while_a_store_refuses_events_wait_and_go_on_when_it_is_mended(
-    store: RefusingStore, nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: RefusingStore, nats_url: str, tmp_path: Path
 ):
-    shorten_checks(monkeypatch, timedelta(milliseconds=200))
     log = Seen()
     async with fleet_rig("a", folder=tmp_path, nats_url=nats_url, valkey_url=store.url) as rig:
+        rig.reconciler_timing = ReconcilerTiming(checks=timedelta(milliseconds=200))
         cluster = rig.clusters["a"]
         cluster.create(PODS, pod("web", labels={"v": "0"}), "default")
         rig.start_reconciler(log.controller)

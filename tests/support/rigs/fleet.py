@@ -33,8 +33,12 @@ from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_proto.keys import queue as queue_key
 from fleetbus_reconciler.main import run as run_reconciler
 from fleetbus_reconciler.settings import ReconcilerSettings
+from fleetbus_reconciler.timing import USUAL as RECONCILER_TIMING
+from fleetbus_reconciler.timing import ReconcilerTiming
 from fleetbus_watcher.main import run as run_watcher
 from fleetbus_watcher.settings import WatcherSettings
+from fleetbus_watcher.timing import USUAL as WATCHER_TIMING
+from fleetbus_watcher.timing import WatcherTiming
 from support.eventually import eventually
 from support.servers.real_cluster import REAL, real_clusters
 
@@ -60,6 +64,8 @@ class Rig:
     redis: Redis
     resources: Sequence[str] = RESOURCES
     is_wide: bool = False
+    watcher_timing: WatcherTiming = WATCHER_TIMING
+    reconciler_timing: ReconcilerTiming = RECONCILER_TIMING
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
 
     @property
@@ -101,7 +107,10 @@ class Rig:
                 **settings,
             },
         )
-        self.start(task or f"watcher-{cluster}", run_watcher(chosen, self.shared))
+        self.start(
+            task or f"watcher-{cluster}",
+            run_watcher(chosen, self.shared, timing=self.watcher_timing),
+        )
 
     async def stop_watcher(self, cluster: str) -> None:
         """Stop all watchers of a cluster."""
@@ -112,7 +121,8 @@ class Rig:
         chosen = load_settings(ReconcilerSettings, **settings)
         others = range(1, _WIDE_RECONCILERS) if self.is_wide and not name else ()
         for task in (name or "reconciler", *(f"reconciler-{number}" for number in others)):
-            self.start(task, run_reconciler(chosen, self.shared, controllers))
+            timing = self.reconciler_timing
+            self.start(task, run_reconciler(chosen, self.shared, controllers, timing=timing))
 
     async def stop_reconciler(self) -> None:
         """Stop the service, in all its processes."""

@@ -23,10 +23,11 @@ from fleetbus_proto.keys import kv_checkpoint
 from fleetbus_watcher.main import ANY_CLUSTER, run, run_pool
 from fleetbus_watcher.pool.records import PoolStore
 from fleetbus_watcher.settings import PoolSettings, WatcherSettings
+from fleetbus_watcher.timing import WatcherTiming
 from support.eventually import eventually
 from support.processes import watcher as watcher_process
 from support.rigs import watcher as watcher_rig
-from support.rigs.watcher import CONFIG_MAPS, QUICK, mirror, read_stream
+from support.rigs.watcher import CONFIG_MAPS, QUICK, QUICK_TIMING, mirror, read_stream
 
 LEASE = timedelta(seconds=0.7)
 _NAMESPACE = "fleet"
@@ -44,6 +45,7 @@ class PoolRig:
     bus: Bus
     nats_url: str
     folder: Path
+    timing: WatcherTiming = QUICK_TIMING
     _members: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
 
     # --- the fleet ----------------------------------------------------------------------------
@@ -87,7 +89,10 @@ class PoolRig:
         )
         self._members[member] = asyncio.create_task(
             run_pool(
-                load_settings(WatcherSettings, **chosen), PoolSettings(lease=LEASE, **pool), shared
+                load_settings(WatcherSettings, **chosen),
+                PoolSettings(lease=LEASE, **pool),
+                shared,
+                timing=self.timing,
             ),
             name=member,
         )
@@ -115,7 +120,8 @@ class PoolRig:
         """A watcher of one cluster beside the pool."""
         chosen = QUICK | {"cluster": cluster, "replica": replica, "context": cluster}
         settings = load_settings(WatcherSettings, kubeconfig=self.hub_kubeconfig(), **chosen)
-        task = asyncio.create_task(run(settings, SharedSettings(nats_url=self.nats_url)))
+        shared = SharedSettings(nats_url=self.nats_url)
+        task = asyncio.create_task(run(settings, shared, timing=self.timing))
         try:
             yield
         finally:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
 from nats.aio.msg import Msg
 from redis.asyncio import Redis
 
@@ -39,6 +38,7 @@ from fleetbus_proto.resources import Resource
 from fleetbus_reconciler.fleet_status.fleet_state import FleetState
 from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
 from fleetbus_reconciler.settings import ReconcilerSettings
+from fleetbus_reconciler.timing import ReconcilerTiming
 from fleetbus_reconciler.wiring import run_projector
 from support.eventually import eventually
 from support.stores.snapshot import Snapshot, Source
@@ -54,24 +54,12 @@ SCALED = {
 }
 
 
-def shorten_checks(monkeypatch: pytest.MonkeyPatch, interval: timedelta) -> None:
-    """Return how often the projector looks after store and bus while nothing happens."""
-    for name in ("projector._STORE_INTERVAL", "bus_resources._INTERVAL"):
-        monkeypatch.setattr(f"fleetbus_reconciler.projector.{name}", interval)
-
-
-def shorten_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them, for tests of the projector itself."""
-    shorten_checks(monkeypatch, timedelta(seconds=0.1))
-    for name, seconds in (
-        ("projector.projector._EPOCH_INTERVAL", 0.1),
-        ("projector.projector._REQUEST_INTERVAL", 0.025),
-        ("projector.projector._RETRY", 0.05),
-        ("projector.bus_resources._RETRY", 0.05),
-        ("wiring._RETRY", 0.05),
-    ):
-        monkeypatch.setattr(f"fleetbus_reconciler.{name}", timedelta(seconds=seconds))
-    monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(seconds=0.05))
+QUICK_TIMING = ReconcilerTiming(
+    retry=timedelta(seconds=0.05),
+    checks=timedelta(seconds=0.1),
+    epoch_checks=timedelta(seconds=0.1),
+    request_checks=timedelta(seconds=0.025),
+)
 
 
 def now(ago: timedelta = timedelta()) -> str:
@@ -133,6 +121,7 @@ class ProjectorRig:
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     resource: str = PODS
     """Whose record and resync request the methods answer."""
+    timing: ReconcilerTiming = QUICK_TIMING
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
 
     @property
@@ -146,7 +135,7 @@ class ProjectorRig:
 
     def start(self, name: str = "projector") -> None:
         settings = load_settings(ReconcilerSettings, **{**SCALED, **self.settings})
-        body = run_projector(self.connections, settings, Health())
+        body = run_projector(self.connections, settings, Health(), self.timing)
         self._tasks[name] = asyncio.create_task(body, name=name)
 
     async def stop(self, name: str = "projector") -> None:
@@ -232,13 +221,14 @@ class ProjectorRig:
         return requested
 
 
-def resync_requests(rig: ProjectorRig) -> ResyncRequests:
+def resync_requests(rig: ProjectorRig, **options: Any) -> ResyncRequests:
     connections = rig.connections
     return ResyncRequests(
         clusters=connections.clusters,
         reader=connections.reader,
         bus=connections.bus,
         kv=connections.kv,
+        **{"repeat_after": rig.timing.resync_repeated, **options},
     )
 
 

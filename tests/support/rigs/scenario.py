@@ -105,10 +105,11 @@ class Scenario:
             scaled = {key: value for key, value in scaled.items() if key != "silence"}
         watcher = load_settings(WatcherSettings, **(scaled | chosen | settings))
         pool = PoolSettings() if FULL else PoolSettings(lease=timedelta(seconds=0.5))
-        self.rig.start(member, run_pool(watcher, pool, self.rig.shared))
+        timing = self.rig.watcher_timing
+        self.rig.start(member, run_pool(watcher, pool, self.rig.shared, timing=timing))
         if self.rig.is_wide:
             other = watcher.model_copy(update={"replica": f"{member}-peer"})
-            self.rig.start(f"{member}-peer", run_pool(other, pool, self.rig.shared))
+            self.rig.start(f"{member}-peer", run_pool(other, pool, self.rig.shared, timing=timing))
 
     def start_reconciler(self, *recorders: Recorder, **settings: Any) -> None:
         """The projector, and controllers that take notes."""

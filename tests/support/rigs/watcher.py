@@ -25,6 +25,7 @@ from fleetbus_proto.subjects import STREAM, Verb
 from fleetbus_proto.versions import version_key
 from fleetbus_watcher.main import run
 from fleetbus_watcher.settings import WatcherSettings
+from fleetbus_watcher.timing import WatcherTiming
 from support.eventually import eventually
 
 CONFIG_MAPS = "v1/configmaps"
@@ -36,6 +37,7 @@ QUICK: dict[str, Any] = {
     "grant_patience": timedelta(),  # there is no projector to ask
     "audit_shortest": timedelta(),  # tests count lists, and audits come by chance
 }
+QUICK_TIMING = WatcherTiming(heartbeat_settles=timedelta(milliseconds=40))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class Rig:
     servers: ApiServers
     bus: Bus
     nats_url: str
+    timing: WatcherTiming = QUICK_TIMING
     _running: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
 
     @property
@@ -80,7 +83,9 @@ class Rig:
         chosen_settings = load_settings(WatcherSettings, **(QUICK | chosen | settings))
         shared = SharedSettings(nats_url=nats_url or self.nats_url, health_port_file=port_file)
         own_config = None if chosen_settings.kubeconfig else self.config
-        task = asyncio.create_task(run(chosen_settings, shared, config=config or own_config))
+        task = asyncio.create_task(
+            run(chosen_settings, shared, config=config or own_config, timing=self.timing)
+        )
         self._running.append(task)
         return task
 
@@ -212,14 +217,16 @@ def _is_probe(request: Any) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def rig_for(nats_url: str, name: str = "alpha", **options: Any) -> AsyncGenerator[Rig]:
+async def rig_for(
+    nats_url: str, name: str = "alpha", timing: WatcherTiming = QUICK_TIMING, **options: Any
+) -> AsyncGenerator[Rig]:
     """A rig whose stream and bucket exist."""
     bookmarks = options.pop("bookmark_interval", timedelta(milliseconds=200))
     cluster = Cluster(name, bookmark_interval=bookmarks, **options)
     async with serve([cluster]) as servers, connected(nats_url, name="test") as bus:
         await ensure_stream(bus)
         await ensure_bucket(bus)
-        rig = Rig(cluster, servers, bus, nats_url)
+        rig = Rig(cluster, servers, bus, nats_url, timing)
         try:
             yield rig
         finally:

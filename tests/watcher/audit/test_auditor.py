@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import tracemalloc
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -119,11 +120,14 @@ async def test_w15_w18_what_one_replica_audits_the_other_does_not(rig: Rig):
 
 
 async def test_w15_w18_an_audit_that_takes_long_is_not_begun_anew_by_the_other_replica(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: Rig,
 ):
     """Or neither would ever end: the pages of a newer one displace those of an older one."""
-    monkeypatch.setattr("fleetbus_watcher.audit.schedule._TAKEN_OVER_AFTER", timedelta(seconds=1))
-    monkeypatch.setattr("fleetbus_watcher.audit.schedule._RENEWED_AFTER", timedelta(seconds=0.1))
+    rig.timing = replace(
+        rig.timing,
+        audit_taken_over=timedelta(seconds=1),
+        audit_renewed=timedelta(seconds=0.1),
+    )
     for number in range(6):
         rig.write(f"a{number}")
     slow: dict[str, Any] = ON_REQUEST | {"page_size": 1}

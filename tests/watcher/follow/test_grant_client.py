@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -21,7 +22,6 @@ from fleetbus_proto.events import EpochEnd, Event
 from fleetbus_proto.keys import KV_BUCKET, kv_grant
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import STREAM
-from fleetbus_watcher.follow import grant_client
 from support.eventually import eventually, stays
 from support.rigs.watcher import Rig
 from support.wire.grant_messages import Asker
@@ -68,9 +68,9 @@ async def test_w7_nothing_is_claimed_and_nothing_listed_before_the_projector_say
     assert await rig.is_mirrored()
 
 
-async def test_w7_a_grant_is_noticed_at_once(rig: Rig, monkeypatch: pytest.MonkeyPatch):
-    for poll in ("_FIRST_POLL", "_LAST_POLL"):  # it does not poll
-        monkeypatch.setattr(grant_client, poll, timedelta(minutes=1))
+async def test_w7_a_grant_is_noticed_at_once(rig: Rig):
+    seldom = timedelta(minutes=1)  # it does not poll
+    rig.timing = replace(rig.timing, grant_first_poll=seldom, grant_last_poll=seldom)
     asker = asker_of(rig)
     rig.start(**LONG)
     await eventually(asker.is_there)
@@ -362,8 +362,8 @@ async def test_w7_a_projector_that_answers_again_is_asked_again(rig: Rig):
 # --- what is reported----------------------------------------------------------------------------
 
 
-async def test_w7_a_long_wait_is_reported_and_counted(rig: Rig, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(grant_client, "_REPORTED_AFTER", timedelta(milliseconds=300))
+async def test_w7_a_long_wait_is_reported_and_counted(rig: Rig):
+    rig.timing = replace(rig.timing, grant_reported_after=timedelta(milliseconds=300))
     waiting = ("fleetbus_watcher_epochs_waiting", {"cluster": "alpha"})
     granted = ("fleetbus_watcher_epochs_granted", {"cluster": "alpha"})
     asker = asker_of(rig)

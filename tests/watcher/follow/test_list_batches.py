@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import pytest
 
+from fleetbus.bus.batch import PaceLimits
+from fleetbus.bus.window import open_window
 from fleetbus.watchers.message_key import message_key
 from fleetbus.watchers.resync import ResyncRequest, request_resync
 from fleetbus_proto.events import EpochEnd, Event
@@ -20,10 +23,8 @@ _OBJECTS = 600
 @pytest.fixture(autouse=True)
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches from the first answers on, however fast the server of the tests is."""
-    monkeypatch.setattr("fleetbus.bus.batch._DEAR", 0.0)
-    monkeypatch.setattr("fleetbus.bus.batch._WORTH_IT", 1e9)
-    monkeypatch.setattr("fleetbus.bus.batch._ENOUGH", 1)
-    monkeypatch.setattr("fleetbus.bus.batch._BUSY", 0)
+    pace = PaceLimits(dear=0, worth_it=1e9, enough=1, busy=0)
+    monkeypatch.setattr("fleetbus_watcher.main.open_window", partial(open_window, pace=pace))
 
 
 async def test_w7_a_list_in_batches_is_whole_before_its_end_and_b3_so_is_the_next_one(rig: Rig):

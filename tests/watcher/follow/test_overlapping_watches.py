@@ -168,7 +168,7 @@ async def test_w24_a_second_request_keeps_the_watch_that_tells_more(rig: Rig):
 async def test_w24_without_bookmarks_the_old_watch_ends_after_one_that_began_behind_the_list(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(reflect, "_TOO_SHORT_SECONDS", 0)  # an end in good order, at once
+    monkeypatch.setattr(reflect, "TOO_SHORT_SECONDS", 0)  # an end in good order, at once
     rig.cluster.faults.add(HideBookmarks(), verb="watch")
     await start(rig, "a")
     move_on(rig)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -220,11 +221,9 @@ async def test_everything_that_discovery_offers_is_watched_less_the_deny_list(ri
 
 
 async def test_w17_a_type_that_comes_is_watched_and_one_that_goes_is_left(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: Rig,
 ):
-    monkeypatch.setattr(
-        "fleetbus_watcher.resources.removed_types._SECOND_DISCOVERY", timedelta(milliseconds=50)
-    )
+    rig.timing = replace(rig.timing, second_discovery=timedelta(milliseconds=50))
     async with rig.watching(resources=("*",)):
         await eventually(lambda: rig.status("customresourcedefinitions"))
         rig.cluster.create(CRDS, WIDGETS)

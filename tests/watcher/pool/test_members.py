@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -303,10 +304,9 @@ async def _are_owned_by(member: str, rig: PoolRig, names: list[str]) -> bool:
 
 
 async def test_w22_suspended_clusters_change_hands_as_fast_as_others(
-    rig: PoolRig, monkeypatch: pytest.MonkeyPatch
+    rig: PoolRig,
 ):
-    # So long another member would wait for what cannot be watched.
-    monkeypatch.setattr("fleetbus_watcher.pool.cluster_runner._PATIENCE", timedelta(minutes=1))
+    rig.timing = replace(rig.timing, unwatchable=timedelta(minutes=1))
     owners = assign(NAMES, ["r-0", "r-1"])
     [name, *_] = [name for name, member in owners.items() if member == "r-1"]
     suspended = encode_spec(WatchSpec(suspended=True))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
@@ -25,6 +26,7 @@ from fleetbus_watcher.publish.checkpoint import HeartbeatAt
 from fleetbus_watcher.publish.loss_detector import LossDetector
 from fleetbus_watcher.publish.publisher import Publisher
 from fleetbus_watcher.publish.replica_name import ReplicaName
+from fleetbus_watcher.timing import USUAL, WatcherTiming
 
 SUBJECT = status_subject("c", "r1")
 PODS = Resource("core", "v1", "pods")
@@ -73,10 +75,21 @@ async def replica(nats: Client) -> Replica:
 @pytest.fixture
 async def detector(bus: Bus, replica: Replica) -> AsyncGenerator[LossDetector]:
     del replica  # the stream comes first
+    async with detecting(bus) as created:
+        yield created
+
+
+@asynccontextmanager
+async def detecting(
+    bus: Bus, name: str = "r1", timing: WatcherTiming = USUAL
+) -> AsyncGenerator[LossDetector]:
     async with open_window(bus) as window:
-        publisher = Publisher(bus=bus, window=window)
         yield LossDetector(
-            bus=bus, publisher=publisher, cluster="c", replica=ReplicaName("r1", "c")
+            bus=bus,
+            publisher=Publisher(bus=bus, window=window),
+            cluster="c",
+            replica=ReplicaName(name, "c"),
+            timing=timing,
         )
 
 
@@ -121,28 +134,20 @@ async def test_w10_nor_is_the_heartbeat_of_a_peer_replica(
 ):
     await publish(detector)
     at = await publish(detector)
-    async with open_window(bus) as window:
-        publisher = Publisher(bus=bus, window=window)
-        peer = LossDetector(
-            bus=bus, publisher=publisher, cluster="c", replica=ReplicaName("r2", "c")
-        )
+    async with detecting(bus, "r2") as peer:
         replica.lag = 5
         assert await peer.check(at, PODS, "")
         with pytest.raises(EventsLost):
             await peer.check(HeartbeatAt(SUBJECT, at.seq + 1), PODS, "")
 
 
-async def test_w10_a_replica_that_never_catches_up_proves_nothing(
-    detector: LossDetector, replica: Replica, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(
-        "fleetbus_watcher.publish.loss_detector._LAG_PATIENCE", timedelta(seconds=0.2)
-    )
-    await publish(detector)
-    await publish(detector)
-    replica.lag = 1_000
-    with pytest.raises(NoAnswer, match="lags behind its leader"):
-        await detector.verify()
+async def test_w10_a_replica_that_never_catches_up_proves_nothing(bus: Bus, replica: Replica):
+    async with detecting(bus, timing=WatcherTiming(stream_lag=timedelta(seconds=0.2))) as detector:
+        await publish(detector)
+        await publish(detector)
+        replica.lag = 1_000
+        with pytest.raises(NoAnswer, match="lags behind its leader"):
+            await detector.verify()
 
 
 async def test_w9_the_question_to_the_leader_stores_nothing(detector: LossDetector, nats: Client):

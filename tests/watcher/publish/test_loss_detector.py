@@ -7,6 +7,7 @@ import json
 import shutil
 import signal
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -311,15 +312,13 @@ async def test_w10_a_heartbeat_that_aged_out_is_vouched_for_by_a_newer_one(rig: 
 
 
 async def test_w10_a_peer_that_has_only_just_started_vouches_for_nothing(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: Rig,
 ):
     """Its heartbeat may be the first one after a loss that nobody has noticed yet.
 
     Or it crashes in a loop: then an alarm for each of its starts would list everything for ever.
     """
-    monkeypatch.setattr(
-        "fleetbus_watcher.publish.loss_detector._PEER_PATIENCE", timedelta(seconds=0.2)
-    )
+    rig.timing = replace(rig.timing, peer_verifies=timedelta(seconds=0.2))
     rig.write("a")
     async with rig.watching(replica="r1"):
         await eventually(rig.checkpoint)

@@ -59,7 +59,8 @@ __all__ = [
     "watch_events",
 ]
 
-_TOO_SHORT_SECONDS: Final = 1.0
+TOO_SHORT_SECONDS: Final = 1.0
+"""A watch that ends sooner, without an event, has failed."""
 _OVERTIME: Final = 1.1
 """A server may end a watch a little later than requested."""
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
@@ -358,7 +359,7 @@ async def _attempt(
     if before_open is not None:
         await before_open(version)
     yield attempt
-    if not attempt.has_event and loop.time() - began < _TOO_SHORT_SECONDS:
+    if not attempt.has_event and loop.time() - began < TOO_SHORT_SECONDS:
         raise invalid_response("the watch ended at once, without an event")
 
 

@@ -33,7 +33,6 @@ from fleetbus_reconciler.for_each import for_each
 
 log = structlog.get_logger()
 
-_RETRY: Final = timedelta(seconds=5)
 _SERVICE_ACCOUNT: Final = "in-cluster"
 
 
@@ -45,15 +44,23 @@ class AccessConsents:
         bus: to wake watchers.
         kv: the bucket.
         accepted: the accepted UIDs.
+        retry: the pause before a member that did not answer is asked again.
     """
 
     def __init__(
-        self, *, clusters: Clusters, bus: Bus, kv: KeyValue, accepted: AcceptedUids
+        self,
+        *,
+        clusters: Clusters,
+        bus: Bus,
+        kv: KeyValue,
+        accepted: AcceptedUids,
+        retry: timedelta,
     ) -> None:
         self._clusters = clusters
         self._bus = bus
         self._kv = kv
         self._accepted = accepted
+        self._retry = retry
         self._changed = asyncio.Event()
         # Cluster → address for which nothing is left to do.
         self._settled: dict[str, str] = {}
@@ -76,7 +83,7 @@ class AccessConsents:
             except (BusError, RedisError, StoreEmpty) as e:
                 log.warning("consents_not_read", error=str(e) or type(e).__name__)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None if is_done else _RETRY.total_seconds()):
+                async with asyncio.timeout(None if is_done else self._retry.total_seconds()):
                     await self._changed.wait()
 
     async def _converge(self) -> bool:

@@ -36,7 +36,6 @@ ALIASES: Final = Gauge(
     "Other names under which the same cluster is in the fleet; 0 unless somebody made a mistake.",
     ["cluster"],
 )
-_INTERVAL: Final = timedelta(seconds=1)
 _COUNT_EVERY: Final = timedelta(seconds=30)
 """Objects come and go all the time: their number alone is written no more often than this."""
 _MAX_NAMED: Final = 3
@@ -51,6 +50,7 @@ class ClusterStatus:
         reader: the snapshot.
         stale_after: how long a cluster without heartbeats is not stale.
         namespace: of fleetbus on the hub, where the leave records are.
+        interval: between two writes.
     """
 
     def __init__(
@@ -60,10 +60,12 @@ class ClusterStatus:
         reader: SnapshotReader,
         stale_after: timedelta,
         namespace: str = NAMESPACE,
+        interval: timedelta,
     ) -> None:
         self._clusters = clusters
         self._reader = reader
         self._stale_after = stale_after
+        self._interval = interval
         # Cluster → its other names, at the last look.
         self._aliases: Mapping[str, tuple[str, ...]] = {}
         self._leave_records = LeaveRecords(namespace)
@@ -75,7 +77,7 @@ class ClusterStatus:
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
-            await asyncio.sleep(_INTERVAL.total_seconds())
+            await asyncio.sleep(self._interval.total_seconds())
             try:
                 await self.write_all()
             except Exception as e:  # noqa: BLE001 -- the hub or Redis is away: try again

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Final
+from collections.abc import Callable
+from datetime import timedelta
 
 import structlog
 from msgspec.structs import replace
@@ -22,8 +23,6 @@ from fleetbus_proto.resources import Resource, is_resource_name
 
 log = structlog.get_logger()
 
-_REPEAT_AFTER: Final = 30.0
-
 
 class ResyncRequests:
     """Writes resync requests into the bucket, few enough for a slow list to end.
@@ -33,15 +32,26 @@ class ResyncRequests:
         reader: the snapshot.
         bus: to wake watchers.
         kv: the bucket.
+        repeat_after: the shortest time between two requests for the same.
+        clock: a monotonic clock in seconds.
     """
 
     def __init__(
-        self, *, clusters: Clusters, reader: SnapshotReader, bus: Bus, kv: KeyValue
+        self,
+        *,
+        clusters: Clusters,
+        reader: SnapshotReader,
+        bus: Bus,
+        kv: KeyValue,
+        repeat_after: timedelta,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clusters = clusters
         self._reader = reader
         self._bus = bus
         self._kv = kv
+        self._repeat_after = repeat_after
+        self._clock = clock
         # When a request was last made: (cluster, resource, epoch it must be newer than) → time.
         self._requested_at: dict[tuple[str, str, int], float] = {}
         # Requests that could not be written when they came up → their reasons.
@@ -87,10 +97,10 @@ class ResyncRequests:
             request = replace(request, **changes)
             await request_resync(self._bus, self._kv, cluster, resource, request)
         # Only now: a request that could not be written is tried again at the next occasion.
-        self._requested_at[key] = time.monotonic()
+        self._requested_at[key] = self._clock()
 
     def _is_repeated(self, key: tuple[str, str, int]) -> bool:
-        limit = time.monotonic() - _REPEAT_AFTER
+        limit = self._clock() - self._repeat_after.total_seconds()
         self._requested_at = {k: at for k, at in self._requested_at.items() if at > limit}
         return key in self._requested_at
 

@@ -70,6 +70,7 @@ class TokenRenewal:
         watcher_secrets: the Secrets of watchers of their own, as namespace/name.
         now: the time, in seconds since 1970.
         apart: see `_APART`.
+        backoff_first: the pause after the first failure of a Secret.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class TokenRenewal:
         watcher_secrets: Iterable[str] = (),
         now: Callable[[], float] = time.time,
         apart: timedelta = _APART,
+        backoff_first: timedelta = _BACKOFF_FIRST,
     ) -> None:
         self._config = hub
         self._clusters = clusters
@@ -88,6 +90,7 @@ class TokenRenewal:
         self._watcher_secrets = [tuple(path.split("/", 1)) for path in watcher_secrets]
         self._now = now
         self._apart = apart
+        self._backoff_first = backoff_first
         # Of each Secret that failed: how often in a row, and when to try again (`monotonic`).
         self._failures: dict[_Key, tuple[int, float]] = {}
         self._shown: set[_Key] = set()
@@ -205,7 +208,7 @@ class TokenRenewal:
     def _note_failure(self, secret: RenewableSecret, error: Exception) -> None:
         key = (secret.namespace, secret.name)
         failed = self._failures.get(key, (0, 0.0))[0] + 1
-        pause = pause_of(failed, _BACKOFF_FIRST, _BACKOFF_CAP)
+        pause = pause_of(failed, self._backoff_first, _BACKOFF_CAP)
         self._failures[key] = (failed, time.monotonic() + pause.total_seconds())
         expired = isinstance(error, Unauthorized) or secret.left(self._now()) <= 0
         how = f"fleetbus join {secret.cluster} --bootstrap, with an administrator's kubeconfig"

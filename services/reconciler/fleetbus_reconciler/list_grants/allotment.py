@@ -28,7 +28,6 @@ _MIN_SIZE: Final = 1024 * 1024
 """A list of a few objects may be twice as long the next time, which must not make it restart."""
 _DEFAULT_MESSAGE: Final = 4096
 """Bytes of one listed object, while the stream is empty."""
-_MAX_BLOCKING: Final = timedelta(seconds=60)
 _RECOVERY_FACTOR: Final = 10
 """A cluster that has blocked the others may do so again after this many times as long."""
 
@@ -93,10 +92,12 @@ class WaitBudget:
     run alone; a false claim must not stop the fleet.
 
     Args:
+        limit: how long a cluster may block them.
         clock: a monotonic clock in seconds.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limit: timedelta, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit = limit
         self._clock = clock
         self._used: dict[str, float] = {}
         self._holder = ""
@@ -114,7 +115,7 @@ class WaitBudget:
 
     def is_left(self, cluster: str) -> bool:
         """Whether the others may still be made to wait for this cluster."""
-        return self._used.get(cluster, 0.0) < _MAX_BLOCKING.total_seconds()
+        return self._used.get(cluster, 0.0) < self._limit.total_seconds()
 
     def block_others(self, cluster: str) -> None:
         """Block the others because of this cluster until the next turn."""

@@ -51,13 +51,10 @@ from fleetbus_reconciler.list_grants.allotment import (
 from fleetbus_reconciler.list_grants.decisions import Candidate, CandidateId, Decisions, Epoch
 from fleetbus_reconciler.list_grants.grant_keys import CONCURRENCY, GrantKeys, chunks
 from fleetbus_reconciler.settings import ReconcilerSettings
+from fleetbus_reconciler.timing import ReconcilerTiming
 
 log = structlog.get_logger()
 
-_INTERVAL: Final = timedelta(milliseconds=250)
-_RETRY: Final = timedelta(seconds=1)
-_BEGIN_WITHIN: Final = timedelta(seconds=10)
-"""A live watcher reports at once that it has begun; so requests of dead ones block nobody."""
 _MEASURE_INTERVAL: Final = timedelta(milliseconds=50)
 _ENDS_KEPT: Final = timedelta(minutes=1)
 """The end of a short epoch may be read before its request shows that it has begun."""
@@ -105,15 +102,23 @@ class Granter:
         kv: the bucket.
         reader: to count the known objects of a resource.
         settings: limits.
+        timing: when it decides, and how long it waits for whoever was granted.
     """
 
     def __init__(
-        self, *, bus: Bus, kv: KeyValue, reader: SnapshotReader, settings: ReconcilerSettings
+        self,
+        *,
+        bus: Bus,
+        kv: KeyValue,
+        reader: SnapshotReader,
+        settings: ReconcilerSettings,
+        timing: ReconcilerTiming,
     ) -> None:
         self._bus = bus
         self._kv = kv
         self._reader = reader
         self._settings = settings
+        self._timing = timing
         self._changed = asyncio.Event()
         self._keys = GrantKeys(bus=bus, kv=kv, on_write=self._changed.set)
         # Epochs whose end was read from the stream, and when: also those that nobody granted.
@@ -125,7 +130,7 @@ class Granter:
         # arrived.
         self._runs: dict[tuple[CandidateId, int], _RunState] = {}
         self._arrived: dict[tuple[str, int], float] = {}
-        self._wait_budget = WaitBudget()
+        self._wait_budget = WaitBudget(timing.blocking)
         self._expired = LogOnce()
         self._capacity: StreamCapacity | None = None
         self._measured_at = float("-inf")
@@ -165,13 +170,13 @@ class Granter:
                 except BusError as e:
                     log.warning("grants_failed", error=str(e))
                     self.read_again()
-                    await asyncio.sleep(_RETRY.total_seconds())
+                    await asyncio.sleep(self._timing.retry.total_seconds())
                 await self._wait()
 
     async def _wait(self) -> None:
         within = self._keys.next_read_in()
         if self._keys.held:
-            within = min(within, _INTERVAL.total_seconds())
+            within = min(within, self._timing.grant_turns.total_seconds())
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await self._changed.wait()
@@ -247,7 +252,7 @@ class Granter:
         now = time.monotonic()
         run = self._runs[candidate.identity, candidate.request.epoch]
         if not candidate.request.epoch:
-            return now - run.since >= _BEGIN_WITHIN.total_seconds()
+            return now - run.since >= self._timing.grant_begun.total_seconds()
         last = max(run.since, self._arrived[candidate.listing])
         if now - last < self._settings.epoch_idle.total_seconds():
             run.read_to = None

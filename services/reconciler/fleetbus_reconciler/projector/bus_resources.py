@@ -31,12 +31,11 @@ from fleetbus.process.log_once import LogOnce
 from fleetbus_proto.subjects import STREAM_SUBJECTS
 from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
 from fleetbus_reconciler.settings import Subscriber
+from fleetbus_reconciler.timing import ReconcilerTiming
 
 log = structlog.get_logger()
 
 BUCKET_BYTES: Final = Gauge("fleetbus_bucket_bytes", "Size of the key-value bucket.")
-_INTERVAL: Final = timedelta(seconds=5)
-_RETRY: Final = timedelta(seconds=1)
 _WRITE_SETTLES: Final = timedelta(milliseconds=50)
 
 
@@ -52,6 +51,7 @@ class BusResources:
         archiver: whether the archiver has a durable, too.
         resyncs: requests lists when the bucket was lost.
         read_again: called when the bucket was lost.
+        timing: when they are checked.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class BusResources:
         archiver: bool = False,
         resyncs: ResyncRequests,
         read_again: Sequence[Callable[[], None]],
+        timing: ReconcilerTiming,
     ) -> None:
         self._bus = bus
         self._kv = kv
@@ -74,6 +75,7 @@ class BusResources:
         self._archiver = archiver
         self._resyncs = resyncs
         self._read_again = read_again
+        self._timing = timing
         # When the bucket was created; another one took its place if that changes.
         self._bucket = ""
         self._log_once = LogOnce()
@@ -94,7 +96,7 @@ class BusResources:
             Misconfigured: their configuration has drifted; only a person can decide (rule B12).
         """
         while True:
-            await asyncio.sleep(_INTERVAL.total_seconds())
+            await asyncio.sleep(self._timing.checks.total_seconds())
             created = await self._ensure_again()
             if created == self._bucket:
                 continue
@@ -129,7 +131,7 @@ class BusResources:
             except BusError as e:
                 if self._log_once.should_log(str(e)):
                     log.warning("bus_not_ready", error=str(e))
-                await asyncio.sleep(_RETRY.total_seconds())
+                await asyncio.sleep(self._timing.retry.total_seconds())
 
     async def _ensure_subscriber(self, subscriber: Subscriber) -> None:
         """Create a durable; one that delivers something else is left to its subscriber."""
@@ -149,7 +151,7 @@ class BusResources:
             while True:
                 changed.clear()
                 await self._serve_all()
-                if await _is_set(changed, _INTERVAL):
+                if await _is_set(changed, self._timing.checks):
                     # A write is announced when it is sent; the bucket holds it a moment later.
                     await asyncio.sleep(_WRITE_SETTLES.total_seconds())
 
@@ -159,7 +161,7 @@ class BusResources:
                 await self._serve_one(name)
         except BusError as e:
             log.warning("registrations_not_read", error=str(e))
-            await asyncio.sleep(_RETRY.total_seconds())
+            await asyncio.sleep(self._timing.retry.total_seconds())
 
     async def _serve_one(self, name: str) -> None:
         try:

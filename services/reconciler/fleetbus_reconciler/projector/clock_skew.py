@@ -34,7 +34,6 @@ from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
 
 log = structlog.get_logger()
 
-_INTERVAL: Final = timedelta(seconds=5)
 _MAX_REFUSED: Final = 10_000
 """Number of resources: a hostile watcher can make up names."""
 
@@ -46,12 +45,16 @@ class ClockSkew:
         bus: to read the resync requests.
         writer: the snapshot.
         resyncs: requests lists.
+        interval: between two looks.
     """
 
-    def __init__(self, *, bus: Bus, writer: SnapshotWriter, resyncs: ResyncRequests) -> None:
+    def __init__(
+        self, *, bus: Bus, writer: SnapshotWriter, resyncs: ResyncRequests, interval: timedelta
+    ) -> None:
         self._bus = bus
         self._writer = writer
         self._resyncs = resyncs
+        self._interval = interval
         self._refused: dict[tuple[str, Resource], int] = {}
         self._log_once = LogOnce()
         # The clusters whose record shows a difference.
@@ -95,7 +98,7 @@ class ClockSkew:
                 await self._request_due()
             except (BusError, RedisError, StoreEmpty) as e:
                 log.warning("clock_skew_not_resolved", error=str(e) or type(e).__name__)
-            await asyncio.sleep(_INTERVAL.total_seconds())
+            await asyncio.sleep(self._interval.total_seconds())
 
     async def _read(self) -> None:
         """Load what was refused before a restart."""

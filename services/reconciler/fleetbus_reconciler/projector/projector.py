@@ -11,8 +11,6 @@ import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
-from typing import Final
 
 import structlog
 
@@ -48,13 +46,9 @@ from fleetbus_reconciler.projector.rounds import rounds
 from fleetbus_reconciler.projector.sweeper import Sweeper
 from fleetbus_reconciler.projector.unwatched_scopes import UnwatchedScopes
 from fleetbus_reconciler.settings import ReconcilerSettings
+from fleetbus_reconciler.timing import ReconcilerTiming
 
 log = structlog.get_logger()
-
-_REQUEST_INTERVAL: Final = timedelta(milliseconds=250)
-_EPOCH_INTERVAL: Final = timedelta(seconds=5)
-_STORE_INTERVAL: Final = timedelta(seconds=5)
-_RETRY: Final = timedelta(seconds=1)
 
 
 class Projector:
@@ -74,6 +68,7 @@ class Projector:
         unwatched: notified of what watchers report that they watch.
         recovery: rebuilds an emptied store.
         settings: intervals and limits.
+        timing: further intervals.
     """
 
     def __init__(
@@ -92,6 +87,7 @@ class Projector:
         unwatched: UnwatchedScopes,
         recovery: LossRecovery,
         settings: ReconcilerSettings,
+        timing: ReconcilerTiming,
     ) -> None:
         self._reader = reader
         self._writer = writer
@@ -106,6 +102,7 @@ class Projector:
         self._unwatched = unwatched
         self._recovery = recovery
         self._settings = settings
+        self._timing = timing
         # Epochs that wait for objects, and since when; their content is in the store.
         self._open: dict[OpenEpoch, float] = {}
         self._refused = RejectedMessages(PROJECTOR, lambda name: clusters.get(name) is not None)
@@ -216,7 +213,7 @@ class Projector:
                 await self.converge()
             except Exception as e:  # noqa: BLE001 -- Redis is away: try again
                 log.warning("fleet_not_written", error=str(e))
-                await asyncio.sleep(_RETRY.total_seconds())
+                await asyncio.sleep(self._timing.retry.total_seconds())
                 self._changed.set()
 
     async def follow_epochs(self) -> None:
@@ -224,7 +221,9 @@ class Projector:
 
         That is incomplete epochs, second lists, unfinished sweeps and deferred requests.
         """
-        interval = min(_EPOCH_INTERVAL, self._settings.incomplete_wait / 4).total_seconds()
+        interval = min(
+            self._timing.epoch_checks, self._settings.incomplete_wait / 4
+        ).total_seconds()
         checked_at = float("-inf")
         while True:
             try:
@@ -236,12 +235,12 @@ class Projector:
                 await self._resyncs.write_pending()
             except Exception as e:  # noqa: BLE001 -- Redis or NATS is away: try again
                 log.warning("epochs_not_followed", error=str(e))
-                await asyncio.sleep(_RETRY.total_seconds())
-            await asyncio.sleep(_REQUEST_INTERVAL.total_seconds())
+                await asyncio.sleep(self._timing.retry.total_seconds())
+            await asyncio.sleep(self._timing.request_checks.total_seconds())
 
     async def watch_store(self) -> None:
         """Notice an emptied store while no message comes, and mark as stale what is silent."""
-        interval = min(_STORE_INTERVAL, self._settings.silence_check_interval).total_seconds()
+        interval = min(self._timing.checks, self._settings.silence_check_interval).total_seconds()
         while True:
             await asyncio.sleep(interval)
             try:

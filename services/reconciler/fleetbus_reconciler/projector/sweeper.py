@@ -37,7 +37,6 @@ from fleetbus_reconciler.projector.tombstones import TombstoneCollector
 
 log = structlog.get_logger()
 
-_RETRY: Final = timedelta(seconds=1)
 _BATCH: Final = 200
 _AT_ONCE: Final = 8
 """Sweeps; each is some ten round trips to the store, and a fleet that starts ends many lists."""
@@ -98,6 +97,7 @@ class Sweeper:
         resyncs: requests second lists.
         tombstones: notified of floors that have risen.
         fuse: limits one sweep.
+        retry: the pause before a failed sweep is repeated.
     """
 
     def __init__(
@@ -112,6 +112,7 @@ class Sweeper:
         resyncs: ResyncRequests,
         tombstones: TombstoneCollector,
         fuse: SweepFuse,
+        retry: timedelta,
     ) -> None:
         self._reader = reader
         self._writer = writer
@@ -122,6 +123,7 @@ class Sweeper:
         self._resyncs = resyncs
         self._tombstones = tombstones
         self._fuse = fuse
+        self._retry = retry
         self._waiting: asyncio.Queue[CompletedEpoch] = asyncio.Queue()
         self._queued: set[CompletedEpoch] = set()
         # Cluster and resource of each running sweep → epochs of the same, to be swept after it.
@@ -169,7 +171,7 @@ class Sweeper:
                 log.warning("sweep_failed", cluster=completed.cluster, error=str(e))
                 # Others need not wait: it may be the only one whose shard is away.
                 loop = asyncio.get_running_loop()
-                loop.call_later(_RETRY.total_seconds(), self.add, completed)
+                loop.call_later(self._retry.total_seconds(), self.add, completed)
             finally:
                 for later in self._running.pop(place):
                     self.add(later)

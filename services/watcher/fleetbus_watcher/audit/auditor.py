@@ -98,7 +98,7 @@ class Auditor:
         for key, watcher in running.items():
             schedule = self._schedules.get(key)
             if schedule is None or schedule.watcher is not watcher:
-                schedule = AuditSchedule(context.kv, context.settings, watcher)
+                schedule = AuditSchedule(context.kv, context.settings, context.timing, watcher)
                 await schedule.read(self._request)
                 self._schedules[key] = schedule
             schedule.set_request(self._request)

@@ -20,13 +20,11 @@ from fleetbus_watcher.errors import AuditAbandoned
 from fleetbus_watcher.follow.list_limits import PageSizes
 from fleetbus_watcher.follow.resource_watcher import ResourceWatcher
 from fleetbus_watcher.settings import WatcherSettings
+from fleetbus_watcher.timing import WatcherTiming
 
 _HUGE: Final = 100_000
 """Objects of a resource that is audited at the longest interval."""
 _NOT_SYNCED: Final = timedelta(seconds=5)
-_TAKEN_OVER_AFTER: Final = timedelta(minutes=2)
-"""An audit that was not renewed for so long is taken over: its replica may have died."""
-_RENEWED_AFTER: Final = timedelta(seconds=20)
 _REFUSALS: Final = frozenset({400, 406, 415})
 """The status of a server that does not support the requested format."""
 
@@ -65,6 +63,7 @@ class AuditSchedule:
     Args:
         kv: the bucket.
         settings: how often.
+        timing: when it is renewed, and taken over.
         watcher: of the resource.
 
     Attributes:
@@ -74,9 +73,16 @@ class AuditSchedule:
         sizes: the page sizes that it supports.
     """
 
-    def __init__(self, kv: KeyValue, settings: WatcherSettings, watcher: ResourceWatcher) -> None:
+    def __init__(
+        self,
+        kv: KeyValue,
+        settings: WatcherSettings,
+        timing: WatcherTiming,
+        watcher: ResourceWatcher,
+    ) -> None:
         self._kv = kv
         self._settings = settings
+        self._timing = timing
         resource = watcher.target.resource
         self._key = kv_audit(settings.cluster, resource.group, resource.plural, watcher.scope)
         self._record, self._revision = _NEVER, 0
@@ -129,7 +135,7 @@ class AuditSchedule:
             BusError: it may not have been written.
         """
         now = now_ms()
-        if now - self._record.active_at < _RENEWED_AFTER.total_seconds() * 1000:
+        if now - self._record.active_at < self._timing.audit_renewed.total_seconds() * 1000:
             return
         if not await self._write(msgspec.structs.replace(self._record, renewed=now)):
             self._claimed = 0
@@ -165,7 +171,7 @@ class AuditSchedule:
         """Return the seconds until the next one, spread randomly, at most the interval."""
         record, settings = self._record, self._settings
         passed, silent = (max(now_ms() - at, 0) / 1000 for at in (record.id, record.active_at))
-        until_taken_over = _TAKEN_OVER_AFTER.total_seconds() - silent
+        until_taken_over = self._timing.audit_taken_over.total_seconds() - silent
         is_running = record.id and not record.complete and until_taken_over > 0
         if request != record.request and not is_running:
             return 0

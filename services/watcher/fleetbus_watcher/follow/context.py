@@ -27,6 +27,7 @@ from fleetbus_watcher.publish.publisher import Prepared, Publisher
 from fleetbus_watcher.publish.replica_name import ReplicaName
 from fleetbus_watcher.reachability import Reachability
 from fleetbus_watcher.settings import WatcherSettings
+from fleetbus_watcher.timing import WatcherTiming
 from fleetbus_watcher.transform.translate import Origin
 
 log = structlog.get_logger()
@@ -41,6 +42,7 @@ class ClusterContext:
     """The collaborators and state that the work for one cluster shares."""
 
     settings: WatcherSettings
+    timing: WatcherTiming
     client: KubeClient
     kv: KeyValue
     publisher: Publisher

@@ -35,14 +35,10 @@ from fleetbus_proto.resources import Resource
 from fleetbus_watcher import metrics
 from fleetbus_watcher.errors import EpochAbandoned, GrantExceeded
 from fleetbus_watcher.publish.replica_name import ReplicaName
+from fleetbus_watcher.timing import USUAL, WatcherTiming
 
 log = structlog.get_logger()
 
-_FIRST_POLL: Final = timedelta(milliseconds=250)
-_LAST_POLL: Final = timedelta(seconds=5)
-"""The projector wakes us; we also poll in case that message was lost."""
-_REPORTED_AFTER: Final = timedelta(seconds=1)
-"""A shorter wait is not reported in heartbeats."""
 _RELEASE_WITHIN: Final = timedelta(seconds=1)
 """It only saves others a wait, so a stop does not wait longer for it (rule W21)."""
 _SILENCE_LASTS: Final = timedelta(seconds=5)
@@ -190,15 +186,23 @@ class GrantClient:
         cluster: whose resources.
         replica: the name of the replica that requests.
         patience: how long to wait for a sign of the projector; 0 never requests.
+        timing: when it looks, and reports that it waits.
     """
 
     def __init__(
-        self, *, kv: KeyValue, cluster: str, replica: ReplicaName, patience: timedelta
+        self,
+        *,
+        kv: KeyValue,
+        cluster: str,
+        replica: ReplicaName,
+        patience: timedelta,
+        timing: WatcherTiming = USUAL,
     ) -> None:
         self._kv = kv
         self._cluster = cluster
         self._replica = replica
         self._patience = patience.total_seconds()
+        self._timing = timing
         self._metrics = metrics.grant_metrics(cluster)
         self._woken = asyncio.Event()
         self._known: set[str] = set()
@@ -280,7 +284,7 @@ class GrantClient:
         self, request: _StoredRequest, waits: Callable[[], None]
     ) -> _RequestedGrant:
         """Wait until it is granted, or the projector is silent and no other epoch of ours runs."""
-        wait = _Wait(self._patience, waits)
+        wait = _Wait(self._patience, self._timing, waits)
         with self._metrics.waiting.track_inprogress():
             woken = self._woken
             await request.write()
@@ -314,17 +318,18 @@ class GrantClient:
 class _Wait:
     """Waiting time of a request, and the time of its next poll."""
 
-    def __init__(self, patience: float, waits: Callable[[], None]) -> None:
+    def __init__(self, patience: float, timing: WatcherTiming, waits: Callable[[], None]) -> None:
         self._patience = patience
+        self._reported_after = timing.grant_reported_after.total_seconds()
         self._waits: Callable[[], None] | None = waits
         self._started = self._quiet_since = time.monotonic()
-        self._polls = Pauses(_FIRST_POLL, _LAST_POLL)
+        self._polls = Pauses(timing.grant_first_poll, timing.grant_last_poll)
         self.answer: GrantAnswer | None = None
 
     @property
     def is_long(self) -> bool:
         """Whether heartbeats should report the wait."""
-        return time.monotonic() - self._started >= _REPORTED_AFTER.total_seconds()
+        return time.monotonic() - self._started >= self._reported_after
 
     @property
     def is_over(self) -> bool:

@@ -25,8 +25,6 @@ from fleetbus_watcher.follow.context import ClusterContext
 
 log = structlog.get_logger()
 
-_PEER_PATIENCE: Final = timedelta(minutes=2)
-"""Time to wait for the epoch of a peer replica (rule W15)."""
 _POLL: Final = timedelta(seconds=1)
 _FIRST_POLL: Final = timedelta(seconds=0.1)
 _LAST_POLL: Final = timedelta(seconds=5)
@@ -119,7 +117,7 @@ class Resumption:
         """
         log.info("peer_replica_lists", resource=str(self._resource), replica=peer.replica)
         with suppress(TimeoutError):
-            async with asyncio.timeout(_PEER_PATIENCE.total_seconds()):
+            async with asyncio.timeout(self._context.timing.peer_epoch.total_seconds()):
                 await run_group(
                     listed=self.wait_until_listed(suffices, _POLL), gone=self._wait_until_gone(peer)
                 )

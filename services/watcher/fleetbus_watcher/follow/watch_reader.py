@@ -54,6 +54,7 @@ class WatchReader:
             resource.target,
             cluster.settings.silence,
             cluster.identity,
+            cluster.timing.identity_age,
             is_fresh=is_fresh,
         )
 

@@ -22,18 +22,15 @@ from fleetbus_watcher.cluster_watcher import ClusterWatcher
 from fleetbus_watcher.errgroup import run_group
 from fleetbus_watcher.heartbeats import Heartbeats
 from fleetbus_watcher.settings import WatcherSettings
+from fleetbus_watcher.timing import WatcherTiming
 
 log = structlog.get_logger()
 
 _POLL: Final = timedelta(milliseconds=20)
 _STARTS_WITHIN: Final = timedelta(seconds=1)
 """A cluster that takes longer releases its start slot: a bad one does not hold up the others."""
-_SILENT_AT_MOST: Final = timedelta(seconds=10)
-"""Without a heartbeat, while a first list takes its time."""
 _BUFFER: Final = 2**16
 """Unread bytes of each watch: there are as many watches as clusters times resources (W14)."""
-_PATIENCE: Final = timedelta(seconds=10)
-"""A cluster that cannot be watched for so long is taken over all the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +39,7 @@ class ProcessContext:
 
     settings: WatcherSettings
     """Settings of every cluster; only its name, and that of the member, differ."""
+    timing: WatcherTiming
     bus: Bus
     build: Callable[[WatcherSettings, KubeClient], tuple[ClusterWatcher, Heartbeats]]
     """Builds what watches one cluster."""
@@ -106,7 +104,7 @@ class ClusterRunner:
         if self._watcher.is_watching or self._watcher.trouble[0] == SUSPENDED:
             return True
         age = asyncio.get_running_loop().time() - self._started_at
-        return age >= _PATIENCE.total_seconds() and not self.unsettled()
+        return age >= self._context.timing.unwatchable.total_seconds() and not self.unsettled()
 
     def unsettled(self) -> str:
         """Name what the first sync still waits for; empty for nothing."""
@@ -171,7 +169,8 @@ class ClusterRunner:
         """Release the start slot, and let heartbeats begin, when it is time for each."""
         loop = asyncio.get_running_loop()
         started_at = loop.time()
-        while self.unsettled() and loop.time() < started_at + _SILENT_AT_MOST.total_seconds():
+        silent_start = self._context.timing.silent_start.total_seconds()
+        while self.unsettled() and loop.time() < started_at + silent_start:
             if loop.time() >= started_at + _STARTS_WITHIN.total_seconds():
                 slot.release()
             await asyncio.sleep(_POLL.total_seconds())

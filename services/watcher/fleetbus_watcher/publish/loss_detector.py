@@ -40,19 +40,16 @@ from fleetbus_watcher.errors import EventsLost
 from fleetbus_watcher.publish.checkpoint import HeartbeatAt
 from fleetbus_watcher.publish.publisher import Publisher
 from fleetbus_watcher.publish.replica_name import ReplicaName
+from fleetbus_watcher.timing import USUAL, WatcherTiming
 
 log = structlog.get_logger()
 
 _ACTUAL: Final = re.compile(r"wrong last sequence: (\d+)")
 _NEVER: Final = 2**63 - 1
 """A sequence that no message has."""
-_LAG_PATIENCE: Final = timedelta(seconds=5)
-"""Time that a replica of the stream may lag behind its leader."""
 _LAG_POLL: Final = timedelta(milliseconds=20)
 _ATTEMPTS: Final = 3
 _REMEMBERED: Final = 1024
-_PEER_PATIENCE: Final = timedelta(seconds=5)
-"""Time that a peer replica that has just started may take to verify its own heartbeats."""
 _PEER_POLL: Final = timedelta(milliseconds=100)
 
 
@@ -71,15 +68,23 @@ class LossDetector:
         publisher: sends the heartbeats.
         cluster: that they report.
         replica: the name under which they are sent.
+        timing: how long a peer replica, or one of the stream, may take.
     """
 
     def __init__(
-        self, *, bus: Bus, publisher: Publisher, cluster: str, replica: ReplicaName
+        self,
+        *,
+        bus: Bus,
+        publisher: Publisher,
+        cluster: str,
+        replica: ReplicaName,
+        timing: WatcherTiming = USUAL,
     ) -> None:
         self._bus = bus
         self._publisher = publisher
         self._cluster = cluster
         self._replica = replica
+        self._timing = timing
         # Sequence of our previous heartbeat, 0 for none; None: not read yet.
         self._last: int | None = None
         # The latest one on our subject that other processes of our name have published.
@@ -218,7 +223,7 @@ class LossDetector:
     async def _is_verified(self, at: HeartbeatAt, resource: Resource, scope: str) -> bool:
         if at.seq <= self._verified.get(at.subject, 0):
             return True
-        deadline = asyncio.get_running_loop().time() + _PEER_PATIENCE.total_seconds()
+        deadline = asyncio.get_running_loop().time() + self._timing.peer_verifies.total_seconds()
         while True:
             stored = await self._find(at.subject)
             if stored is None or stored.seq < at.seq or self._is_mine(stored):
@@ -233,7 +238,7 @@ class LossDetector:
 
     async def _find(self, subject: str) -> _Stored | None:
         """Read the last heartbeat on a subject, at least as new as the stream's leader has it."""
-        deadline = asyncio.get_running_loop().time() + _LAG_PATIENCE.total_seconds()
+        deadline = asyncio.get_running_loop().time() + self._timing.stream_lag.total_seconds()
         while True:
             least = await self._last_sequence(subject)
             stored = await self._read(subject)

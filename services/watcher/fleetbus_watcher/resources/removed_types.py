@@ -16,7 +16,6 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing
-from datetime import timedelta
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -50,7 +49,6 @@ log = structlog.get_logger()
 _PAGE: Final = 50
 """CRDs per page: their metadata may contain a copy of the whole definition."""
 _SERVICES: Final = "/apis/apiregistration.k8s.io/v1/apiservices"
-_SECOND_DISCOVERY: Final = timedelta(seconds=2)
 _DISCOVERIES: Final = 2
 """So many good discoveries in a row must lack a type."""
 
@@ -157,7 +155,7 @@ class RemovedTypes:
             except (KubeError, BusError, WatcherError) as e:
                 self._log.warning("removed_types_check_failed", error=str(e))
             if self._needs_second_discovery():
-                await asyncio.sleep(_SECOND_DISCOVERY.total_seconds())
+                await asyncio.sleep(self._context.timing.second_discovery.total_seconds())
                 self._context.types_changed.set()
 
     def _needs_second_discovery(self) -> bool:

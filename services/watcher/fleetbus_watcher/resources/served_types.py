@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from datetime import timedelta
 from typing import Final, NamedTuple, NoReturn
 
 import msgspec
@@ -30,7 +29,6 @@ log = structlog.get_logger()
 
 _PAGE: Final = 50
 """CRDs per page: their metadata may contain a copy of the whole definition."""
-_INTERVAL: Final = timedelta(minutes=5)
 """Between two looks at the definitions while the same resources are watched."""
 _COLUMNS: Final = 32
 _PATH: Final = 512
@@ -128,9 +126,10 @@ class ServedTypes:
 
     async def run(self) -> NoReturn:
         """Look at the definitions until cancelled; no failure of the server ends it."""
+        interval = self._context.timing.definitions.total_seconds()
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_INTERVAL.total_seconds()):
+                async with asyncio.timeout(interval):
                     await self._observed.wait()
             self._observed.clear()
             watched = self._watched
