@@ -25,7 +25,8 @@ USER_AGENT: Final = "fleetbus"
 """The query API answers it with objects of one name from several clusters, in a watch, too."""
 _TIMEOUT_SECONDS: Final = 15
 """Per read; the query API itself takes up to 10 s to refuse for lack of capacity."""
-_PAGE: Final = 500
+PAGE: Final = 500
+"""Items of one request for a list."""
 MAX_PAGE: Final = 1000
 """The largest `limit` of the query API."""
 _BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _TOO_MANY_REQUESTS = 400, 401, 403, 429
@@ -189,7 +190,7 @@ class ApiClient:
         path = f"/fleet/v1/resources/{urllib.parse.quote(resource)}"
         token, count = "", 0
         while True:
-            size = min(_PAGE, limit - count) if limit else _PAGE
+            size = min(PAGE, limit - count) if limit else PAGE
             page_query = {**query, "limit": str(size), **({"continue": token} if token else {})}
             page = self.get(path, page_query)
             token = _add(listing, page)

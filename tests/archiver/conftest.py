@@ -1,21 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from support.rigs.archive import ArchiveRig, archive_rig
 from support.servers.s3_server import S3Server, s3_server
-
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten what nearly every test here would wait for."""
-    monkeypatch.setattr("fleetbus_archiver.archiver._POLL", timedelta(milliseconds=50))
-    monkeypatch.setattr("fleetbus_archiver.archiver._FIRST_RETRY", timedelta(milliseconds=50))
-    monkeypatch.setattr("fleetbus_archiver.archiver._LAST_RETRY", timedelta(milliseconds=200))
 
 
 @pytest.fixture

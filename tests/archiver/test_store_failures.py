@@ -112,7 +112,7 @@ async def test_a_slow_bucket_holds_up_one_chunk_and_the_rest_waits_in_the_stream
 async def test_s2_rotated_credentials_are_read_from_the_files_without_a_restart(
     bucket_rig: ArchiveRig, s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleetbus.archive.store._READ_AGAIN", timedelta(seconds=1))
+    monkeypatch.setattr("fleetbus.archive.store.READ_AGAIN", timedelta(seconds=1))
     await publish(bucket_rig, named(3))
     bucket_rig.start()
     await bucket_rig.archived(named(3))

@@ -49,7 +49,7 @@ def url() -> Iterator[str]:
 def test_a_watch_goes_on_after_an_outage_of_any_length_and_ends_with_a_refusal(
     url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(follow, "_MAX_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(follow, "MAX_WAIT_SECONDS", 0.001)
     start = follow.Start(RESOURCE, "5")
     events = follow.follow_events(
         ApiClient(Target(api_url=url)), ObjectQuery(resource="pods"), start

@@ -333,7 +333,7 @@ def test_due_items_that_no_worker_takes_are_said_to_need_one(
     hint = "is a worker of copier running?"
     assert call("retry", "copier")[1] == f"nothing to retry: 2 items are due already: {hint}\n"
     assert hint not in call("copier")[1], "a worker takes a moment"
-    monkeypatch.setattr("fleetbus_cli.queue.show._LONG_WAIT", timedelta())
+    monkeypatch.setattr("fleetbus_cli.queue.show.LONG_WAIT", timedelta())
     assert f"\n\nItems are due and none runs: {hint}\n" in call("copier")[1]
     desk.do(desk.rig.queue.take(2))
     assert hint not in call("copier")[1]

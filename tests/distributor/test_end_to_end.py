@@ -161,7 +161,7 @@ async def test_p18_what_is_deleted_before_the_first_list_of_its_type_comes_back(
 async def test_d9_a_type_that_somebody_else_installs_wakes_those_who_wait_for_it(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(memory, "_AGAIN", timedelta(minutes=5))
+    monkeypatch.setattr(memory, "AGAIN", timedelta(minutes=5))
     rig.start_watcher(HUB, resources=(*rig.resources, MULTI_CLUSTER_RESOURCES, CLUSTER_RESOURCE))
     rig.start_watcher("t1", resources=("*",))
     rig.start_reconciler()

@@ -123,7 +123,7 @@ async def test_d11_a_cluster_that_waits_for_its_turn_is_not_taken_to_hang(
 ):
     limits = rig.distributor.executor.limits
     monkeypatch.setattr(limits, "turns", Turns(at_once=1))
-    monkeypatch.setattr("fleetbus_distributor.rounds.execute._SILENT_ALONE", timedelta(seconds=1))
+    monkeypatch.setattr("fleetbus_distributor.rounds.execute.SILENT_ALONE", timedelta(seconds=1))
     taken = await limits.turns.take(ALIVE)
     place(rig, "x", "t1", "t2")
     round_ = asyncio.create_task(rig.reconcile("x"))

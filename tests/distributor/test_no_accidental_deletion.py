@@ -356,7 +356,7 @@ async def test_t21_a_cluster_that_fails_one_request_is_tried_again(rig: Rig):
 async def test_d9_a_missing_type_waits_and_its_siblings_go_on(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("fleetbus.kube.discovery._REFRESH", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.kube.discovery.REFRESH", timedelta(milliseconds=100))
     widget = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}}
     rig.create(templates=[widget, template()], placement={"clusters": [T1]})
     await rig.reconcile()

@@ -238,7 +238,7 @@ async def test_a3_a_hub_that_refuses_reviews_is_503_and_not_401(api: SecuredApi)
 async def test_a3_with_authority_member_the_cluster_decides_and_one_that_is_away_is_undecided(
     api: SecuredApi, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(authorise, "_MEMBER_WITHIN", timedelta(seconds=0.5))
+    monkeypatch.setattr(authorise, "MEMBER_WITHIN", timedelta(seconds=0.5))
     await api.start(authority="member", **BRIEF)
     token = api.user("ann")
     pods = rule("get list", "", "pods")
@@ -345,8 +345,8 @@ async def test_a_kubeconfig_that_comes_late_is_waited_for(api: SecuredApi):
 async def test_a8_invented_names_of_one_user_cost_the_hub_so_many_reviews(
     api: SecuredApi, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(authorise, "_REVIEW_BURST", 40)
-    monkeypatch.setattr(authorise, "_REVIEWS_PER_SECOND", 1e-9)
+    monkeypatch.setattr(authorise, "REVIEW_BURST", 40)
+    monkeypatch.setattr(authorise, "REVIEWS_PER_SECOND", 1e-9)
     await api.start()
     ann, bob = api.user("ann"), api.user("bob")
     statuses = [
@@ -384,7 +384,7 @@ class _Fleet:
 async def test_a3_a_hanging_member_takes_nothing_from_users_of_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(authorise, "_MEMBER_WITHIN", timedelta(seconds=5))
+    monkeypatch.setattr(authorise, "MEMBER_WITHIN", timedelta(seconds=5))
     fleet: Any = _Fleet(hub=_Reviews(), eu1=_Reviews(), us1=_Reviews(hangs=True))
     decisions = Decisions(allow=timedelta(minutes=5), deny=timedelta(seconds=30))
     hub = HubAccess(hub=fleet.client("hub"), decisions=decisions)
@@ -408,8 +408,8 @@ async def test_a3_a_hanging_member_takes_nothing_from_users_of_the_others(
 async def test_a3_what_no_cluster_has_decided_is_a_problem_and_no_denial(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(authorise, "_MEMBER_WITHIN", timedelta(seconds=0.05))
-    monkeypatch.setattr(authorise, "_SHORT_WITHIN", timedelta(seconds=0.05))
+    monkeypatch.setattr(authorise, "MEMBER_WITHIN", timedelta(seconds=0.05))
+    monkeypatch.setattr(authorise, "SHORT_WITHIN", timedelta(seconds=0.05))
     fleet: Any = _Fleet(hub=_Reviews(), eu1=_Reviews(), us1=_Reviews(hangs=True))
     decisions = Decisions(allow=timedelta(minutes=5), deny=timedelta(seconds=30))
     hub = HubAccess(hub=fleet.client("hub"), decisions=decisions)

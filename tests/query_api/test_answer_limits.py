@@ -155,8 +155,7 @@ async def test_a8_a_reader_that_pauses_now_and_then_is_served_whole(
     assert taken == length
 
 
-async def test_a8_only_so_many_lists_are_answered_at_a_time(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(large_answers, "_CAPACITY_TIMEOUT", timedelta(seconds=0.1))
+async def test_a8_only_so_many_lists_are_answered_at_a_time():
     started = 0
     go_on = asyncio.Event()
 
@@ -167,7 +166,8 @@ async def test_a8_only_so_many_lists_are_answered_at_a_time(monkeypatch: pytest.
             await go_on.wait()
         await json_response(b"{}")(scope, _receive, send)
 
-    transport = httpx.ASGITransport(large_answers.ListConcurrency(app))
+    limited = large_answers.ListConcurrency(app, patience=timedelta(seconds=0.1))
+    transport = httpx.ASGITransport(limited)
     async with (
         httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
         asyncio.TaskGroup() as group,

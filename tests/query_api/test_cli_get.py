@@ -137,7 +137,7 @@ async def test_get_name_prints_one_word_for_each_object(run: Run):
 async def test_get_puts_all_pages_together(
     fleet: QueryApi, run: Run, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(api_client, "_PAGE", 2)
+    monkeypatch.setattr(api_client, "PAGE", 2)
     await fleet.add("c2", "core/pods", "x", **POD)
 
     assert len((await run("get", "pods")).rows) == 5

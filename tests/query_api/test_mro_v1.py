@@ -78,7 +78,7 @@ async def test_the_newest_are_found_without_the_bodies_of_all_others(
     api: QueryApi, monkeypatch: pytest.MonkeyPatch, is_kept: bool
 ):
     """In columns that are kept, as of more than 2,000 objects, or read for the request alone."""
-    monkeypatch.setattr(source, "_FEW", 0 if is_kept else 1_000)
+    monkeypatch.setattr(source, "FEW", 0 if is_kept else 1_000)
     chance = random.Random(is_kept)
     rows: list[tuple[str, str]] = []
     for cluster in ("c1", "c2"):

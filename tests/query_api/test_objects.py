@@ -97,8 +97,8 @@ async def test_a_page_tells_how_many_objects_remain(fleet: QueryApi):
 async def test_a8_a_scan_stops_and_goes_on_with_the_next_page(
     fleet: QueryApi, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("fleetbus_query_api.fields.source._STEP", 2)
-    monkeypatch.setattr("fleetbus_query_api.fields.pages._MAX_READ", 2)
+    monkeypatch.setattr("fleetbus_query_api.fields.source.STEP", 2)
+    monkeypatch.setattr("fleetbus_query_api.fields.pages.MAX_READ", 2)
 
     names, pages = await all_pages(fleet, fieldSelector="status.phase=Pending")
 

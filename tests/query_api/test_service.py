@@ -106,7 +106,9 @@ async def test_the_command_serves_tells_its_health_and_ends_on_sigterm(
 
 
 @contextlib.asynccontextmanager
-async def slow_server() -> AsyncGenerator[tuple[asyncio.Task[None], httpx.AsyncClient, Gate]]:
+async def slow_server(
+    **options: Any,
+) -> AsyncGenerator[tuple[asyncio.Task[None], httpx.AsyncClient, Gate]]:
     """A server whose one path answers when the gate is opened; its task, a client, the gate."""
     app, gate = FastAPI(), Gate(asyncio.Event(), asyncio.Event(), asyncio.Event())
 
@@ -117,7 +119,7 @@ async def slow_server() -> AsyncGenerator[tuple[asyncio.Task[None], httpx.AsyncC
         return "done"
 
     with listen(QueryApiSettings(port=0)) as listener:
-        serving = asyncio.create_task(serve(app, listener, on_stop=gate.stopping.set))
+        serving = asyncio.create_task(serve(app, listener, on_stop=gate.stopping.set, **options))
         async with http_client(f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
             yield serving, client, gate
 
@@ -150,9 +152,8 @@ async def test_a_stop_waits_for_the_request_under_way_and_for_no_idle_connection
         assert not pending
 
 
-async def test_a_request_that_does_not_end_is_cut_off(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("fleetbus_query_api.serve._FINISH_WITHIN_SECONDS", 0.05)
-    async with slow_server() as (serving, client, gate):
+async def test_a_request_that_does_not_end_is_cut_off():
+    async with slow_server(finish_within=timedelta(seconds=0.05)) as (serving, client, gate):
         request = asyncio.create_task(client.get("/slow"))
         await gate.entered.wait()
         serving.cancel()

@@ -175,7 +175,7 @@ async def test_a8_the_command_line_asks_again_when_it_may(
         sleep(seconds / 20)  # the limit below allows it
 
     sleep = time.sleep
-    monkeypatch.setattr(api_client, "_PAGE", 1)
+    monkeypatch.setattr(api_client, "PAGE", 1)
     monkeypatch.setattr("fleetbus_cli.api_client.time.sleep", wait)
     (folder := tmp_path / "limited").mkdir()
     settings: dict[str, Any] = {"user_requests_per_second": 25, "user_request_burst": 1}

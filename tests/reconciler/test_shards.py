@@ -176,13 +176,7 @@ async def test_p9_a_projector_starts_while_a_shard_is_away_and_sets_it_up_later(
     await eventually(rig.is_through)
 
 
-async def test_p9_a_shard_that_hangs_is_waited_for_a_while_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("fleetbus.snapshot.offsets.by_shard._PATIENCE", timedelta(milliseconds=100))
-    monkeypatch.setattr(
-        "fleetbus.snapshot.offsets.by_shard._PROBE_EVERY", timedelta(milliseconds=20)
-    )
+async def test_p9_a_shard_that_hangs_is_waited_for_a_while_only() -> None:
     handled: list[int] = []
     answers = asyncio.Event()
 
@@ -191,7 +185,13 @@ async def test_p9_a_shard_that_hangs_is_waited_for_a_while_only(
             await answers.wait()
         handled.extend(delivery.sequence for delivery in deliveries)
 
-    by_shard = ByShard(KEYS, handle, probe=lambda _shard: answers.wait())
+    by_shard = ByShard(
+        KEYS,
+        handle,
+        probe=lambda _shard: answers.wait(),
+        patience=timedelta(milliseconds=100),
+        probe_every=timedelta(milliseconds=20),
+    )
     try:
         with pytest.raises(PartlyHandled) as caught:
             await by_shard.handle(batch_of(CLUSTERS))

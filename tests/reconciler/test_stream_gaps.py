@@ -74,6 +74,7 @@ class Looking:
             consumer=consumer,
             durable=durable,
             handle=handle,
+            ask_again_after=timedelta(),
             **options,
         )
 
@@ -96,8 +97,7 @@ class Looking:
 
 
 @pytest.fixture
-async def looking(rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch) -> Looking:
-    monkeypatch.setattr("fleetbus.snapshot.offsets.checkpoint._ASK_AGAIN_AFTER", timedelta())
+async def looking(rig: ProjectorRig) -> Looking:
     await rig.connections.writer.ensure_generation()
     await ensure_stream(rig.bus, StreamLimits(max_bytes=FULL))
     await ensure_bucket(rig.bus)

@@ -63,7 +63,7 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     # A store that went back holds leases of before; they are reaped after one of them (Q6).
     short = functools.partial(QueuePolicy, lease=timedelta(seconds=2))
     monkeypatch.setattr("fleetbus.worker.host.QueuePolicy", short)
-    monkeypatch.setattr("fleetbus.worker.reaper._REAP_EVERY", timedelta(milliseconds=200))
+    monkeypatch.setattr("fleetbus.worker.reaper.REAP_EVERY", timedelta(milliseconds=200))
 
 
 @dataclass

@@ -23,7 +23,8 @@ _KIND: Final = "app.kubernetes.io/component"
 _VERSION: Final = "app.kubernetes.io/version"
 _FLEET: Final = "fleetbus.dev"
 _CRDS: Final = "apiextensions.k8s.io/v1/customresourcedefinitions"
-_TOKEN: Final = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+TOKEN: Final = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+"""The token of the pod's service account."""
 _PREFIX: Final = "system:serviceaccount:"
 _FOLLOW: Final = ("list", "watch")
 _RENEW: Final = ("get", "patch")
@@ -185,7 +186,7 @@ def this_component(read_token: Callable[[], str]) -> Component | None:
 
 def _read_token() -> str:
     try:
-        return _TOKEN.read_text() if "KUBERNETES_SERVICE_HOST" in os.environ else ""
+        return TOKEN.read_text() if "KUBERNETES_SERVICE_HOST" in os.environ else ""
     except OSError:
         return ""
 

@@ -23,7 +23,8 @@ from fleetbus_cli.doctor.certificate_files import read_der
 from fleetbus_cli.doctor.expiry import check_validity
 from fleetbus_cli.doctor.findings import Finding, error
 
-_WITHIN: Final = timedelta(seconds=5)
+WITHIN: Final = timedelta(seconds=5)
+"""Time that a server has to show its certificate; one that does not is reported elsewhere."""
 _NATS_PORT: Final = 4222
 _REDIS_PORT: Final = 6379
 _HTTPS_PORT: Final = 443
@@ -77,7 +78,7 @@ async def _check(
     """Check one server; nothing if it does not answer, which is found elsewhere."""
     subject = f"the certificate of {place[0]}:{place[1]}"
     try:
-        async with asyncio.timeout(_WITHIN.total_seconds()):
+        async with asyncio.timeout(WITHIN.total_seconds()):
             certificate = await _certificate(place, tls, is_nats=is_nats)
         validity = read_der(certificate) if certificate else None
     except ssl.SSLCertVerificationError as e:

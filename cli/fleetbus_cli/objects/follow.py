@@ -30,7 +30,8 @@ _GONE, _SERVER_ERROR = 410, 500
 SILENT_SECONDS: Final = 150
 """A watch has a bookmark each minute."""
 _WAIT_SECONDS: Final = 1.0
-_MAX_WAIT_SECONDS: Final = 10.0
+MAX_WAIT_SECONDS: Final = 10.0
+"""The longest pause between two attempts."""
 _WARN_EACH: Final = 30
 """Failures in a row: every five minutes."""
 
@@ -77,7 +78,7 @@ class Patience:
 
     def wait(self) -> None:
         """Wait for the next attempt."""
-        time.sleep(min(_WAIT_SECONDS * max(self._failures, 1), _MAX_WAIT_SECONDS))
+        time.sleep(min(_WAIT_SECONDS * max(self._failures, 1), MAX_WAIT_SECONDS))
 
 
 def follow(api: ApiClient, query: ObjectQuery, listing: Found) -> Iterator[Change]:

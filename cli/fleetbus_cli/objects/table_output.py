@@ -41,9 +41,13 @@ class TablePrinter:
     Args:
         head: the names of the columns.
         no_headers: leave out the line with the names.
+        first_page: how many rows settle the widths.
     """
 
-    def __init__(self, head: Sequence[str], *, no_headers: bool = False) -> None:
+    def __init__(
+        self, head: Sequence[str], *, no_headers: bool = False, first_page: int = _FIRST_PAGE
+    ) -> None:
+        self._first_page = first_page
         self._names = [name.upper() for name in head]
         self._no_headers = no_headers
         self._widths: list[int] = []
@@ -67,7 +71,7 @@ class TablePrinter:
 
     def _begin(self, rows: Iterator[list[str]]) -> Iterator[list[str]]:
         """Settle the widths and print the names, if there is a row."""
-        first = list(islice(rows, _FIRST_PAGE))
+        first = list(islice(rows, self._first_page))
         if first:
             table = first if self._no_headers else [self._names, *first]
             self._widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]

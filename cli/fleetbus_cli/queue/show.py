@@ -26,7 +26,8 @@ _CLUSTERS: Final = (
 )
 _PROCESSING: Final = ("CONTROLLER", "CLUSTER", "NAMESPACE", "NAME", "WORKER", "LEASE")
 _QUARANTINED: Final = ("CONTROLLER", "CLUSTER", "NAMESPACE", "NAME", "TIMES", "NEXT TRY")
-_LONG_WAIT: Final = timedelta(seconds=5)
+LONG_WAIT: Final = timedelta(seconds=5)
+"""An item that is due for longer has no worker."""
 _SHOWN: Final = 20
 """Items listed of each state by default."""
 _ITEMS: Final = ("STATE", "CLUSTER", "NAMESPACE", "NAME", "WHEN", "FAILURES", "LAST ERROR")
@@ -178,7 +179,7 @@ def render_items(view: Mapping[str, Any]) -> str:
 
 def _is_stalled(items: Sequence[Mapping[str, Any]]) -> bool:
     """Whether items have been due for longer than a worker takes to notice them, and none runs."""
-    late = _LONG_WAIT.total_seconds()
+    late = LONG_WAIT.total_seconds()
     return not any(item["state"] == "processing" for item in items) and any(
         (item["state"] == "ready" and item["waitingSeconds"] > late)
         or (item["state"] == "delayed" and item["remainingSeconds"] < -late)

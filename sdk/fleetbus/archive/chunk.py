@@ -30,7 +30,7 @@ MEMBER_BYTES: Final = 128 * 1024
 for one object."""
 END_BYTES: Final = 34
 _LEVEL: Final = 6
-_MOST_UNPACKED: Final = 64 * 1024**2
+MOST_UNPACKED: Final = 64 * 1024**2
 """Limit of a decompressed member or index, which have a few megabytes: what is stored may be
 anything."""
 _PART: Final = 60_000
@@ -140,7 +140,7 @@ def read_member(data: bytes) -> list[bytes]:
 
 def _unpack(data: bytes | bytearray, window: int) -> bytes:
     unpack = zlib.decompressobj(window)
-    text = unpack.decompress(data, _MOST_UNPACKED)
+    text = unpack.decompress(data, MOST_UNPACKED)
     if not unpack.eof:
         raise ChunkDamaged("a part of it is cut, or unpacks to more than any chunk has")
     return text

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
         S3Store,
     )
 
-_READ_AGAIN: Final = timedelta(minutes=1)
+READ_AGAIN: Final = timedelta(minutes=1)
+"""Interval at which the credentials are read again, as somebody may rotate them."""
 _TIMEOUT: Final = timedelta(seconds=60)
 """Timeout of one request, with its body."""
 _CONNECT_TIMEOUT: Final = timedelta(seconds=5)
@@ -259,7 +260,7 @@ class _Files:
             "access_key_id": _read_file(self._folder / "AWS_ACCESS_KEY_ID"),
             "secret_access_key": _read_file(self._folder / "AWS_SECRET_ACCESS_KEY"),
             "token": _read_file(token) if token.exists() else None,
-            "expires_at": datetime.now(UTC) + _READ_AGAIN,
+            "expires_at": datetime.now(UTC) + READ_AGAIN,
         }
 
 

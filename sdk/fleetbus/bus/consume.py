@@ -55,10 +55,8 @@ _ACK: Final = b""
 _TERM: Final = b"+TERM"
 _NAK: Final = b"-NAK"
 _AGAIN_AFTER: Final = (timedelta(seconds=1), timedelta(seconds=8))
-"""When a message comes again that was not handled: at first and at last, doubled in between."""
 _IN_PROGRESS: Final = b"+WPI"
 _PROGRESS_EVERY: Final = ACK_WAIT / 4
-"""Interval at which long-waiting messages are reported to the server."""
 _EXPIRED: Final = "408"
 _IDLE: Final = "100"
 _NO_RESPONDERS: Final = "503"
@@ -97,6 +95,9 @@ class Consumer:
             messages too, to record them; they are terminated afterwards.
         buffer: holds received messages and decides their order; stream order by default.
         on_turn: called at each iteration, for a liveness check.
+        progress_every: interval at which long-waiting messages are reported to the server.
+        again_after: when a message comes again that was not handled: at first and at last, doubled
+            in between.
     """
 
     def __init__(
@@ -108,6 +109,8 @@ class Consumer:
         handle: Handle,
         buffer: Buffer | None = None,
         on_turn: Callable[[], None] = lambda: None,
+        progress_every: timedelta = _PROGRESS_EVERY,
+        again_after: tuple[timedelta, timedelta] = _AGAIN_AFTER,
     ) -> None:
         self._nats = nats
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{durable}"
@@ -137,6 +140,8 @@ class Consumer:
         self._pauses = Pauses(FIRST_RETRY, RETRY_PAUSE)
         self._log_once = LogOnce()
         self._on_turn = on_turn
+        self._progress_every = progress_every.total_seconds()
+        self._again_after = again_after
 
     @property
     def is_missing(self) -> bool:
@@ -182,9 +187,9 @@ class Consumer:
         for buffered in batch:
             # TERM: a rejected message is not delivered again (rule B18).
             body = _ACK if buffered.delivery.message is not None else _TERM
-            self._ack(
-                buffered.reply, _again(buffered) if buffered.delivery.sequence in failed else body
-            )
+            if buffered.delivery.sequence in failed:
+                body = _again(buffered, self._again_after)
+            self._ack(buffered.reply, body)
         self._buffer.done(batch)
         self._batches += 1
         self._report_turn(batch)
@@ -208,7 +213,7 @@ class Consumer:
                 if reply in self._waiting:
                     self._ack(reply, _IN_PROGRESS)
         self._waiting, self._batches = frozenset(waiting), 0
-        self._progress_due = time.monotonic() + _PROGRESS_EVERY.total_seconds()
+        self._progress_due = time.monotonic() + self._progress_every
 
     async def _send_acks(self) -> None:
         acks, self._acks, self._acks_due = self._acks, [], inf
@@ -330,11 +335,11 @@ async def _uncancelled(step: Awaitable[None]) -> None:
         raise RuntimeError("the handler ended as cancelled") from e
 
 
-def _again(buffered: Buffered) -> bytes:
+def _again(buffered: Buffered, after: tuple[timedelta, timedelta]) -> bytes:
     """Ask for a message again, later with every time that it came."""
     tokens = buffered.reply.split(".")
     times = int(tokens[4] if len(tokens) == _OLD_TOKENS else tokens[6])
-    delay = pause_of(times, *_AGAIN_AFTER)
+    delay = pause_of(times, *after)
     return b'-NAK {"delay": %d}' % (delay.total_seconds() * _NANOSECONDS)
 
 

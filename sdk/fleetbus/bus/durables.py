@@ -28,7 +28,8 @@ log = structlog.get_logger()
 
 _NO_CONSUMER: Final = 10014
 _CHECKS: Final = 5
-_CHECK_EVERY: Final = timedelta(milliseconds=100)
+CHECK_EVERY: Final = timedelta(milliseconds=100)
+"""Between two looks whether somebody pulls from a durable."""
 _SECOND_NS: Final = 1_000_000_000
 ACK_WAIT: Final = timedelta(seconds=10)
 """When others get the messages of a process that was killed: sooner than its leases end. A process
@@ -148,7 +149,7 @@ async def is_read(bus: Bus, durables: Sequence[str]) -> bool:
         for durable in durables:
             if await is_pulled_from(bus, durable):
                 return True
-        await asyncio.sleep(_CHECK_EVERY.total_seconds())
+        await asyncio.sleep(CHECK_EVERY.total_seconds())
     return False
 
 

@@ -20,7 +20,7 @@ _STREAM: Final = f"KV_{KV_BUCKET}"
 _PREFIX: Final = f"$KV.{KV_BUCKET}."
 
 
-async def scan_keys(bus: Bus, prefix: str) -> dict[str, Entry]:
+async def scan_keys(bus: Bus, prefix: str, *, batch: int = _BATCH) -> dict[str, Entry]:
     """Read all keys below a prefix, without deleted ones; a token of the prefix may be `*`.
 
     A key that is written meanwhile is returned with its old or its new value.
@@ -31,12 +31,14 @@ async def scan_keys(bus: Bus, prefix: str) -> dict[str, Entry]:
         BusError: the server refused.
     """
     entries: dict[str, Entry] = {}
-    async for page in scan_pages(bus, prefix):
+    async for page in scan_pages(bus, prefix, batch=batch):
         entries.update(page)
     return entries
 
 
-async def scan_pages(bus: Bus, prefix: str) -> AsyncGenerator[dict[str, Entry]]:
+async def scan_pages(
+    bus: Bus, prefix: str, *, batch: int = _BATCH
+) -> AsyncGenerator[dict[str, Entry]]:
     """The same page by page, for keys of others, which may be too many to hold at once.
 
     Raises:
@@ -44,7 +46,7 @@ async def scan_pages(bus: Bus, prefix: str) -> AsyncGenerator[dict[str, Entry]]:
     """
     start = 1
     while True:
-        page = await _read_page(bus, _PREFIX + below(prefix), start)
+        page = await _read_page(bus, _PREFIX + below(prefix), start, batch)
         yield page.entries
         if not page.is_more:
             return
@@ -65,9 +67,9 @@ class _Page:
             self.entries[key] = Entry(message.data, self.last)
 
 
-async def _read_page(bus: Bus, subject: str, start: int) -> _Page:
+async def _read_page(bus: Bus, subject: str, start: int, batch: int) -> _Page:
     page = _Page()
-    size = {"batch": _BATCH, "max_bytes": _BATCH_BYTES}
+    size = {"batch": batch, "max_bytes": _BATCH_BYTES}
     request = {"seq": start, "next_by_subj": subject, **size}
     end = await direct_get(bus, _STREAM, request, subject, page.take)
     page.is_more = pending_after(_STREAM, end) > 0

@@ -164,7 +164,12 @@ async def _read_page(
 
 
 async def last_messages(
-    bus: Bus, stream: str, subjects: Sequence[str], *, until: datetime | None = None
+    bus: Bus,
+    stream: str,
+    subjects: Sequence[str],
+    *,
+    until: datetime | None = None,
+    part: int = _MULTI_BYTES,
 ) -> list[StoredMessage]:
     """Read the last message of every subject, or the last one before a point in time.
 
@@ -173,6 +178,7 @@ async def last_messages(
         stream: its name.
         subjects: any number; they may have wildcards, but match 1,024 subjects each at most.
         until: only messages that were stored up to then.
+        part: size of one answer, in bytes.
 
     Raises:
         NoStream: there is no such stream.
@@ -184,7 +190,7 @@ async def last_messages(
 
     async def read() -> None:
         while batch := parts.take():
-            messages = await _last_of(bus, stream, batch, until)
+            messages = await _last_of(bus, stream, batch, until, part)
             parts.adapt(len(batch), len(messages))
             collected.extend(messages)
 
@@ -193,12 +199,12 @@ async def last_messages(
 
 
 async def _last_of(
-    bus: Bus, stream: str, subjects: Sequence[str], until: datetime | None
+    bus: Bus, stream: str, subjects: Sequence[str], until: datetime | None, part: int
 ) -> list[StoredMessage]:
     request: dict[str, Any] = {
         "multi_last": list(subjects),
         "batch": _PAGE,
-        "max_bytes": _MULTI_BYTES,
+        "max_bytes": part,
     }
     if until is not None:
         # A server looks for the first message at or after this time, and takes what is before it.
@@ -216,8 +222,8 @@ async def _last_of(
         )
         if end.get("Status") == _TOO_MANY and len(subjects) > 1:
             half = len(subjects) // 2
-            first = await _last_of(bus, stream, subjects[:half], until)
-            return first + await _last_of(bus, stream, subjects[half:], until)
+            first = await _last_of(bus, stream, subjects[:half], until, part)
+            return first + await _last_of(bus, stream, subjects[half:], until, part)
         if not pending_after(stream, end):
             return messages
         if len(messages) == before:

@@ -26,7 +26,8 @@ log = structlog.get_logger()
 
 KUBECONFIG_KEY: Final = "kubeconfig"
 _SECRETS: Final = "secrets"
-_ANSWERS_WITHIN: Final = timedelta(seconds=5)
+ANSWERS_WITHIN: Final = timedelta(seconds=5)
+"""Time that the hub has to say what the access data of a member are now."""
 
 Access = tuple[KubeConfig | None, str]
 """Access data, or the reason why there is none."""
@@ -98,7 +99,7 @@ class Renewal:
 
     async def _ask(self) -> KubeConfig | None:
         try:
-            async with asyncio.timeout(_ANSWERS_WITHIN.total_seconds()):
+            async with asyncio.timeout(ANSWERS_WITHIN.total_seconds()):
                 return await self._read()
         except (KubeError, ConfigError, TimeoutError) as e:
             log.warning("access_data_not_read", error=str(e) or "the hub does not answer")

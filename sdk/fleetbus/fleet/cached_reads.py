@@ -29,7 +29,7 @@ from fleetbus_proto.versions import version_key
 
 SNAPSHOT_FAILURE: Final = "the snapshot cannot be read"
 _COMPLETE_ONCE: Final = (ResourceState.SYNCED, ResourceState.STALE, ResourceState.DEGRADED)
-_WAIT: Final = timedelta(seconds=5)
+WAIT: Final = timedelta(seconds=5)
 """Time after a write for which reads wait for the snapshot; then the object is read live (rule
 R5)."""
 _FIRST_PAUSE: Final = timedelta(milliseconds=10)
@@ -154,12 +154,12 @@ class CachedReads:
             return ()
         now = time.time()
         written_at = max(min(run.writes[ref].at, now) for ref in waiting)
-        until = written_at + _WAIT.total_seconds()
+        until = written_at + WAIT.total_seconds()
         pauses = Pauses(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             waiting = await self._forget_shown(run, resource, waiting)
             # A clock that is set back must not make this longer either.
-            if not waiting or not 0 <= until - time.time() <= _WAIT.total_seconds():
+            if not waiting or not 0 <= until - time.time() <= WAIT.total_seconds():
                 return waiting
             if not await self._is_synced(resource, waiting[0].namespace):
                 return ()  # no watch will deliver it: the read raises, or finds the object

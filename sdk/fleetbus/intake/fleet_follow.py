@@ -46,7 +46,9 @@ def background_loops(
     return [*follow, *controller.background_loops(queue, fleet)]
 
 
-async def follow_fleet(controller: Controller, queue: Queue, fleet: Fleet) -> None:
+async def follow_fleet(
+    controller: Controller, queue: Queue, fleet: Fleet, *, check_every: timedelta = _CHECK_EVERY
+) -> None:
     """Enqueue the objects of the controller's identity watches after each change of the fleet.
 
     The fleet as it is at the start is left to the initial sync.
@@ -62,7 +64,7 @@ async def follow_fleet(controller: Controller, queue: Queue, fleet: Fleet) -> No
                 log.warning("fleet_change_waits", controller=controller.name, error=str(e))
                 now = before
         before = now
-        await asyncio.sleep(_CHECK_EVERY.total_seconds())
+        await asyncio.sleep(check_every.total_seconds())
 
 
 async def enqueue_known(controller: Controller, queue: Queue, fleet: Fleet) -> None:

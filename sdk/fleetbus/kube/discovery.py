@@ -30,14 +30,13 @@ from fleetbus.kube.responses import Answer, parse_object
 from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus_proto.resources import Resource, ResourceName, parse_resource_name
 
-_REFRESH: Final = timedelta(seconds=3)
+REFRESH: Final = timedelta(seconds=3)
 """An unknown kind may just have been installed, but discovery is not repeated more often."""
 _PATIENCE: Final = timedelta(seconds=5)
 """For one group version: an aggregated API that hangs must not delay all others."""
 _AT_ONCE: Final = 8
 _API_VERSION: Final = re.compile(r"([a-z0-9][-a-z0-9.]*/)?[a-z0-9][-a-z0-9]*")
 _RESOURCES: Final = 50_000
-"""Limit of resources over all group versions together; large clusters have a few thousand."""
 
 
 _VersionRead: TypeAlias = tuple[GroupVersion, list[ApiResource] | errors.KubeError]
@@ -72,6 +71,8 @@ class Discovery:
         confirm: makes sure that the accepted cluster has answered, because types may be absent; see
             `KubeClient.confirm`.
         patience: how long to wait for one group version.
+        most: limit of resources over all group versions together; large clusters have a few
+            thousand.
     """
 
     def __init__(
@@ -81,10 +82,12 @@ class Discovery:
         confirm: Callable[[], Awaitable[None]] | None = None,
         *,
         patience: timedelta = _PATIENCE,
+        most: int = _RESOURCES,
     ) -> None:
         self._exchange = exchange
         self._confirm = confirm
         self._patience = patience
+        self._most = most
         self._cluster = cluster
         self._resources: list[ApiResource] = []
         self._failed: dict[str, errors.KubeError] = {}
@@ -317,8 +320,8 @@ class Discovery:
         return self._named(resources)
 
     def _bounded(self, resources: list[ApiResource]) -> list[ApiResource] | errors.KubeError:
-        if self._count + len(resources) > _RESOURCES:
-            return self._named(unknown(f"the API server has more than {_RESOURCES} resources"))
+        if self._count + len(resources) > self._most:
+            return self._named(unknown(f"the API server has more than {self._most} resources"))
         self._count += len(resources)
         return resources
 
@@ -329,7 +332,7 @@ class Discovery:
 
 
 def _is_recent(read_at: float) -> bool:
-    return time.monotonic() - read_at <= _REFRESH.total_seconds()
+    return time.monotonic() - read_at <= REFRESH.total_seconds()
 
 
 def _of_kind(resources: Iterable[ApiResource], kind: str) -> ApiResource | None:

@@ -15,7 +15,6 @@ from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord
 
 _KEPT: Final = timedelta(seconds=1)
-"""Cache lifetime of the records of the fleet: many clusters are looked up at the same time."""
 
 
 class AcceptedClusters:
@@ -26,9 +25,11 @@ class AcceptedClusters:
 
     Args:
         reader: the snapshot, which holds the accepted UIDs.
+        kept: how long the records are cached: many clusters are looked up at the same time.
     """
 
-    def __init__(self, reader: SnapshotReader) -> None:
+    def __init__(self, reader: SnapshotReader, *, kept: timedelta = _KEPT) -> None:
+        self._kept = kept
         self._reader = reader
         self._records: dict[str, ClusterRecord] = {}
         self._is_read = False
@@ -66,7 +67,7 @@ class AcceptedClusters:
 
     async def _read(self) -> None:
         """Read the records if they are old, once for all clusters that are looked up meanwhile."""
-        await self._reading.run_since(time.monotonic() - _KEPT.total_seconds())
+        await self._reading.run_since(time.monotonic() - self._kept.total_seconds())
 
     async def _read_records(self) -> None:
         why = "the accepted clusters cannot be read: the store does not answer"

@@ -27,7 +27,6 @@ about a millisecond."""
 _MISSES: Final = 3
 """Batches in a row that the projector did not apply in time: it is away, or far behind."""
 _WITHOUT: Final = timedelta(seconds=2)
-"""For how long nobody waits for it then."""
 _STANDING: Final = frozenset({ApplyOutcome.APPLIED, ApplyOutcome.SAME})
 
 
@@ -37,11 +36,15 @@ class AppliedEvents:
     Args:
         writer: of the snapshot.
         reader: of the same.
+        without: for how long nobody waits for a projector that is away.
     """
 
-    def __init__(self, *, writer: SnapshotWriter, reader: SnapshotReader) -> None:
+    def __init__(
+        self, *, writer: SnapshotWriter, reader: SnapshotReader, without: timedelta = _WITHOUT
+    ) -> None:
         self._writer = writer
         self._reader = reader
+        self._without = without
         self._misses = 0
         self._alone_until = 0.0
 
@@ -67,7 +70,7 @@ class AppliedEvents:
                     return standing
             self._misses += 1
             if self._misses >= _MISSES:
-                self._alone_until = time.monotonic() + _WITHOUT.total_seconds()
+                self._alone_until = time.monotonic() + self._without.total_seconds()
         outcomes = (await self._writer.apply(missing)).outcomes
         applied = zip(missing, outcomes, strict=True)
         return standing + [event for event, outcome in applied if outcome in _STANDING]

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 _CHUNK: Final = 500
 _SUSPECTS: Final = 10_000
-"""Most suspects of one audit; a single finding leads to a resync, so more need not be kept."""
 _EXAMPLES: Final = 5
 
 
@@ -116,9 +115,11 @@ class Audits:
     Args:
         redis: a client as `connect` makes it.
         keys: the shards of the snapshot.
+        most_suspects: of one audit; a single finding leads to a resync, so more need not be kept.
     """
 
-    def __init__(self, redis: Redis, keys: SnapshotKeys) -> None:
+    def __init__(self, redis: Redis, keys: SnapshotKeys, *, most_suspects: int = _SUSPECTS) -> None:
+        self._most_suspects = most_suspects
         self._redis = redis
         self._keys = keys
         self._script = register(redis, "audit", when_full=True)
@@ -144,7 +145,7 @@ class Audits:
             number = str(page.page) if is_rest else ""
             last = "1" if page.last else ""
             chunk = [text for suspect in suspects[at : at + _CHUNK] for text in suspect]
-            answer = await self._run("page", audit, number, last, _SUSPECTS, *chunk)
+            answer = await self._run("page", audit, number, last, self._most_suspects, *chunk)
         return answer
 
     async def receive(self, heartbeat: Heartbeat) -> None:
@@ -203,7 +204,7 @@ class Audits:
         Returns:
             False if another process has done so before.
         """
-        answer = await self._run("end", audit, "1" if is_clean else "", _SUSPECTS)
+        answer = await self._run("end", audit, "1" if is_clean else "", self._most_suspects)
         return answer is not PageResult.IGNORED
 
     # --- comparing ------------------------------------------------------------------------------
@@ -213,7 +214,7 @@ class Audits:
         async with aclosing(self._compare(audit, page)) as suspects:
             async for suspect in suspects:
                 collected.append(suspect)
-                if len(collected) >= _SUSPECTS:
+                if len(collected) >= self._most_suspects:
                     break
         return collected
 

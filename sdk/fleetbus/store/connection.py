@@ -67,7 +67,10 @@ class StoreEmpty(StoreError):
 
 
 async def connect(
-    access: StoreAccess | str, *, answer_within: timedelta = _ANSWER_WITHIN
+    access: StoreAccess | str,
+    *,
+    answer_within: timedelta = _ANSWER_WITHIN,
+    check_within: timedelta = _CHECK_WITHIN,
 ) -> MultiplexingRedis | ClusterRedis:
     """Connect, and check that the servers can hold the snapshot; the caller closes the client.
 
@@ -78,6 +81,7 @@ async def connect(
         access: where the store is, and what to log in with; or only the address of one server, of
             Sentinels or of a Cluster, see `fleetbus.store.address`.
         answer_within: how long a server may take for one answer.
+        check_within: how long the check of the servers may take.
 
     Raises:
         StoreError: invalid address, no answer, a refusal, older than 7, a replica, a node of a
@@ -88,12 +92,12 @@ async def connect(
     patch_wait_for()
     client = _make(access, answer_within)
     try:
-        async with asyncio.timeout(_CHECK_WITHIN.total_seconds()):
+        async with asyncio.timeout(check_within.total_seconds()):
             await _check(client)
     except BaseException as e:
         await client.aclose()
         if isinstance(e, redis.exceptions.RedisError | TimeoutError):
-            raise StoreError(f"Redis at {access.shown} {_describe(e)}") from e
+            raise StoreError(f"Redis at {access.shown} {_describe(e, check_within)}") from e
         raise
     return client
 
@@ -181,9 +185,9 @@ async def _check(client: MultiplexingRedis | ClusterRedis) -> None:
         log.warning("store_server_away", error=str(problem))
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: Exception, within: timedelta) -> str:
     if isinstance(error, TimeoutError):
-        return f"does not answer within {_CHECK_WITHIN.total_seconds():g} seconds"
+        return f"does not answer within {within.total_seconds():g} seconds"
     text = _with_hint(error)
     is_refusal = isinstance(error, redis.exceptions.ResponseError) or hint_for(error)
     return f"refuses: {text}" if is_refusal else f"does not answer: {text}"

@@ -25,7 +25,8 @@ MAX_BATCH: Final = 100
 """Commands in one write."""
 ANSWER_WITHIN: Final = timedelta(seconds=30)
 """Unless the connections of the pool have a `socket_timeout`."""
-_PATIENCE: Final = timedelta(seconds=2)
+PATIENCE: Final = timedelta(seconds=2)
+"""Time that a close waits for the answers that are due."""
 _TROUBLE_LASTS: Final = timedelta(seconds=5)
 _INCOMPLETE: Final = object()
 
@@ -251,7 +252,7 @@ class SharedConnection(asyncio.Protocol):
         self._fail(self._waiting, _closed())
         if self._outstanding:
             answers = [command.answer for command in self._outstanding]
-            await asyncio.wait(answers, timeout=_PATIENCE.total_seconds())
+            await asyncio.wait(answers, timeout=PATIENCE.total_seconds())
         self._fail(self._waiting, _closed())
         if self._watchdog is not None:
             self._watchdog.cancel()

@@ -20,8 +20,9 @@ log = structlog.get_logger()
 SLOTS: Final = 16384
 _REFRESH_AFTER: Final = timedelta(milliseconds=200)
 """The shortest time between two readings of the topology while commands fail."""
-_ANSWER_WITHIN: Final = timedelta(seconds=3)
-_SILENT_AFTER: Final = timedelta(seconds=3)
+ANSWER_WITHIN: Final = timedelta(seconds=3)
+"""Time that a node has to name the owners of the slots."""
+SILENT_AFTER: Final = timedelta(seconds=3)
 """A node whose answer is due for so long may have been replaced. If it hangs it sends no error, and
 the commands that wait for it would wait until they are given up."""
 
@@ -94,8 +95,8 @@ class Topology:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(_SILENT_AFTER.total_seconds())
-            if any(client.is_silent(_SILENT_AFTER) for client in self._clients.values()):
+            await asyncio.sleep(SILENT_AFTER.total_seconds())
+            if any(client.is_silent(SILENT_AFTER) for client in self._clients.values()):
                 self.suspect()
 
     async def _refresh_quietly(self) -> None:
@@ -118,7 +119,7 @@ class Topology:
         problem: Exception = errors.ClusterDownError("no node of the Cluster answers")
         for place in places:
             try:
-                async with asyncio.timeout(_ANSWER_WITHIN.total_seconds()):
+                async with asyncio.timeout(ANSWER_WITHIN.total_seconds()):
                     # Raw: redis-py parses it for its own client only.
                     [reply] = await self.client(place).execute_together([("CLUSTER SLOTS",)])
             except (errors.RedisError, OSError, TimeoutError) as e:

@@ -26,7 +26,6 @@ from fleetbus.workqueue.queue import Lease, Queue
 log = structlog.get_logger()
 
 _MOST: Final = 10_000
-"""Requests that are remembered, the latest to fail; a failure of any other is a first one."""
 PATIENCE: Final = timedelta(seconds=5)
 """A watcher that starts reports one resource after the other: until then it may still come."""
 
@@ -44,9 +43,14 @@ class FailureLog:
     Args:
         is_quiet: leave the texts of errors out: they may quote a Secret.
         clock: monotonic seconds.
+        most: how many requests are remembered, the latest to fail; a failure of any other is a
+            first one.
     """
 
-    def __init__(self, *, is_quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, *, is_quiet: bool, clock: Callable[[], float] = time.monotonic, most: int = _MOST
+    ) -> None:
+        self._most = most
         self._is_quiet = is_quiet
         self._clock = clock
         self._failing: OrderedDict[Request, _Repeated] = OrderedDict()
@@ -139,7 +143,7 @@ class FailureLog:
         if failure is None or failure.kind != kind:
             self._failing[request] = _Repeated(kind, now)
             self._failing.move_to_end(request)
-            if len(self._failing) > _MOST:
+            if len(self._failing) > self._most:
                 self._failing.popitem(last=False)
             return 1
         failure.unlogged += 1

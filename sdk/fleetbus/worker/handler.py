@@ -45,7 +45,7 @@ log = structlog.get_logger()
 
 _RETRY_PAUSE: Final = timedelta(milliseconds=100)
 """Between two attempts to record an outcome while the queue is unavailable."""
-_LAG_PAUSE: Final = timedelta(milliseconds=500)
+LAG_PAUSE: Final = timedelta(milliseconds=500)
 """Time that a slot waits for a snapshot that is behind the request's trigger (rule P10)."""
 _EXPECTED: Final = "None or a Result"
 T = TypeVar("T")
@@ -80,6 +80,7 @@ class Handler:
         record: tells whether the request's object has left the watches; None for never.
         unsynced: where it is noted what a run has used and is not synced; None for nowhere.
         is_stopped: whether the worker has cancelled the run of a lease.
+        lag_pause: how long a slot waits for a snapshot that is behind.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Handler:
         record: Record | None,
         unsynced: UnsyncedResources | None,
         is_stopped: Callable[[Lease], bool],
+        lag_pause: timedelta = LAG_PAUSE,
     ) -> None:
         self._controller = controller
         self._reconcile = controller.function()
@@ -100,6 +102,7 @@ class Handler:
         self._seen = record
         self._unsynced = unsynced
         self._is_stopped = is_stopped
+        self._lag_pause = lag_pause
         self._failures = FailureLog(is_quiet=self._is_quiet)
         self._log_once = LogOnce()
 
@@ -208,7 +211,7 @@ class Handler:
     async def _wait_for_snapshot(self, error: SnapshotBehind) -> None:
         """Keep the slot for a moment: nothing failed but the store, which lags (rule P10)."""
         metrics.SNAPSHOT_BEHIND.labels(self._controller.name).inc()
-        pause = _LAG_PAUSE.total_seconds()
+        pause = self._lag_pause.total_seconds()
         log.error("snapshot_behind", reason=str(error), retry_in_seconds=pause)
         await asyncio.sleep(pause)
 

@@ -43,7 +43,8 @@ log = structlog.get_logger()
 CHECK_EVERY: Final = timedelta(seconds=2)
 _CHECK_EVERY_AT_FIRST: Final = timedelta(milliseconds=100)
 """Until the first sync is done: the process is not ready before."""
-_FIRST_RESYNC: Final = timedelta(seconds=30)
+FIRST_RESYNC: Final = timedelta(seconds=30)
+"""The pause before a cluster whose objects could not be enqueued is tried again."""
 _LONGEST_RESYNC: Final = timedelta(seconds=1000)
 _TIDY_EVERY: Final = timedelta(seconds=60)
 """Interval at which the record is searched for clusters that left."""
@@ -65,7 +66,7 @@ class PendingResyncs:
     def add(self, cluster: str) -> None:
         """Enqueue a cluster again after a while."""
         if cluster not in self._due:
-            pauses = self._pauses.setdefault(cluster, Pauses(_FIRST_RESYNC, _LONGEST_RESYNC))
+            pauses = self._pauses.setdefault(cluster, Pauses(FIRST_RESYNC, _LONGEST_RESYNC))
             self._due[cluster] = time.monotonic() + pauses.next().total_seconds()
 
     def take_due(self) -> list[str]:

@@ -19,7 +19,7 @@ from fleetbus.workqueue.queue import Queue
 
 log = structlog.get_logger()
 
-_REAP_EVERY: Final = timedelta(seconds=1)
+REAP_EVERY: Final = timedelta(seconds=1)
 """A quarter of a shorter lease: after half of one without a call nothing is reaped (rule Q6)."""
 
 
@@ -42,7 +42,7 @@ class Reaper:
 
     async def run(self) -> None:
         """Reap and measure until cancelled."""
-        pause = min(_REAP_EVERY, self._queue.policy.lease / 4)
+        pause = min(REAP_EVERY, self._queue.policy.lease / 4)
         while True:
             await asyncio.sleep(pause.total_seconds())
             try:

@@ -33,7 +33,6 @@ from fleetbus_proto import keys
 log = structlog.get_logger()
 
 _MOST: Final = 10_000
-"""Notes per controller; beyond them the oldest are dropped."""
 _KEPT: Final = timedelta(hours=1)
 """A resource that nobody watches is never synced."""
 _TRUSTED: Final = timedelta(seconds=5)
@@ -53,9 +52,13 @@ class UnsyncedResources:
         controller: whose runs are noted, and whose requests are enqueued.
         redis: where its queue is.
         reader: tells what is synced.
+        most: how many notes are kept; beyond them the oldest are dropped.
     """
 
-    def __init__(self, controller: Controller, *, redis: Redis, reader: SnapshotReader) -> None:
+    def __init__(
+        self, controller: Controller, *, redis: Redis, reader: SnapshotReader, most: int = _MOST
+    ) -> None:
+        self._most = most
         self._controller = controller
         self._redis = redis
         self._reader = reader
@@ -148,7 +151,7 @@ class UnsyncedResources:
         for key, members in by_key.items():
             async with self._redis.pipeline(transaction=False) as pipe:
                 pipe.zadd(key, cast("Any", members))
-                pipe.zremrangebyrank(key, 0, -_MOST - 1)
+                pipe.zremrangebyrank(key, 0, -self._most - 1)
                 _, dropped = await pipe.execute()
             if dropped and self._log_once.should_log():
                 log.warning(

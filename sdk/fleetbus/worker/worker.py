@@ -32,7 +32,7 @@ from fleetbus.reconcile import Outcome, Request
 from fleetbus.run.current import Run, running
 from fleetbus.worker import tracing
 from fleetbus.worker.failure_log import warn_of_failing_requests
-from fleetbus.worker.handler import Ending, Handler
+from fleetbus.worker.handler import LAG_PAUSE, Ending, Handler
 from fleetbus.worker.reaper import Reaper
 from fleetbus.worker.release import Finished, Releases
 from fleetbus.worker.slots import Slots
@@ -48,7 +48,6 @@ _FIRST_PAUSE: Final = timedelta(milliseconds=100)
 _LONGEST_PAUSE: Final = timedelta(seconds=1)
 """Between two attempts to take from a queue that is away; from the first pause on it doubles."""
 _GRACE: Final = timedelta(seconds=30)
-"""Time that a run may take to return after its timeout; then the process ends (rules Q5, R7)."""
 _RELEASE_WITHIN: Final = timedelta(seconds=2)
 """Time that a stop waits for the store to take back the leases of runs that have ended."""
 _DRAIN: Final = timedelta(seconds=10)
@@ -82,6 +81,9 @@ class Worker:
         before_take: awaited before requests are taken: while it waits, none are.
         on_turn: called at each turn of the loop, for a liveness check.
         on_run_end: called for each run that has ended; for tests of controllers.
+        grace: how long a run may take to return after its timeout; then the process ends (rules
+            Q5, R7).
+        lag_pause: how long a slot waits for a snapshot that is behind (rule P10).
     """
 
     def __init__(
@@ -99,12 +101,14 @@ class Worker:
         before_take: Callable[[], Awaitable[None]] = _at_once,
         on_turn: Callable[[], None] = _no_op,
         on_run_end: OnRunEnd = _no_op,
+        grace: timedelta = _GRACE,
+        lag_pause: timedelta = LAG_PAUSE,
     ) -> None:
         name = controller.name
         self._controller = controller
         self._own = controller.own_resource
         self._queue, self._fleet, self._recent = queue, fleet, recent
-        self._drain_within = drain
+        self._drain_within, self._grace = drain, grace
         self._before_take, self._on_turn, self._on_run_end = before_take, on_turn, on_run_end
         self._heartbeat = make_heartbeat(self._cancel_lost)
         self._handler = Handler(
@@ -114,6 +118,7 @@ class Worker:
             record=record,
             unsynced=unsynced,
             is_stopped=lambda lease: self._is_stopping or _key(lease) in self._lost,
+            lag_pause=lag_pause,
         )
         self._free = asyncio.Semaphore(controller.concurrency)
         self._slots = Slots(controller.concurrency, controller.max_per_cluster)
@@ -212,7 +217,7 @@ class Worker:
     async def _start(self, lease: Lease) -> None:
         await self._free.acquire()
         self._slots.take(lease)
-        self._heartbeat.hold([lease], at_most=self._controller.timeout + _GRACE)
+        self._heartbeat.hold([lease], at_most=self._controller.timeout + self._grace)
         task = asyncio.create_task(self._work(lease), name=f"reconcile {lease.request}")
         self._running[_key(lease)] = task
         # Not in the task itself: one that is cancelled before its first step runs nothing.

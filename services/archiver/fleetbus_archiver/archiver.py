@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -30,11 +31,22 @@ from fleetbus_archiver.stream_state import DurableState, StreamState, read_durab
 
 log = structlog.get_logger()
 
-_POLL: Final = timedelta(seconds=1)
-_FIRST_RETRY: Final = timedelta(milliseconds=500)
-_LAST_RETRY: Final = timedelta(seconds=15)
 _TYPICAL_LINE: Final = 2048
 """Bytes of a line, until some were seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """The pauses of the archiver."""
+
+    poll: timedelta = timedelta(seconds=1)
+    """Between two looks at the stream while nothing is due."""
+    first_retry: timedelta = timedelta(milliseconds=500)
+    """After a failure; it doubles."""
+    last_retry: timedelta = timedelta(seconds=15)
+
+
+USUAL: Final = Pace()
 
 
 class Archiver:
@@ -47,6 +59,7 @@ class Archiver:
         chunk_bytes: a chunk is due when so many bytes of lines wait …
         chunk_age: … or when the last one is so old.
         beat: called while it makes progress, or tries again.
+        pace: its pauses.
     """
 
     def __init__(
@@ -58,6 +71,7 @@ class Archiver:
         chunk_bytes: int,
         chunk_age: timedelta,
         beat: Callable[[], None],
+        pace: Pace = USUAL,
     ) -> None:
         self._bus = bus
         self._puller = puller
@@ -65,6 +79,7 @@ class Archiver:
         self._chunk_bytes = chunk_bytes
         self._chunk_age = chunk_age
         self._beat = beat
+        self._pace = pace
         self._collector = Collector(bus=bus, puller=puller, most_bytes=chunk_bytes, beat=beat)
         self._position: Position | None = None
         # The server's time when this process first saw the stream.
@@ -83,7 +98,7 @@ class Archiver:
 
     async def run(self) -> None:
         """Archive until cancelled."""
-        pauses = Pauses(_FIRST_RETRY, _LAST_RETRY)
+        pauses = Pauses(self._pace.first_retry, self._pace.last_retry)
         while True:
             self._beat()
             try:
@@ -96,7 +111,7 @@ class Archiver:
             self._trouble = ""
             pauses.reset()
             if not is_behind:
-                await asyncio.sleep(_POLL.total_seconds())
+                await asyncio.sleep(self._pace.poll.total_seconds())
 
     async def _turn(self) -> bool:
         """Store what is due; returns whether more is due at once."""
@@ -206,7 +221,7 @@ class Archiver:
 
     async def _put(self, path: str, data: bytes) -> None:
         """Store a chunk, however long that takes: its messages wait without an acknowledgement."""
-        pauses = Pauses(_FIRST_RETRY, _LAST_RETRY)
+        pauses = Pauses(self._pace.first_retry, self._pace.last_retry)
         while True:
             self._beat()
             try:

@@ -18,7 +18,7 @@ from fleetbus.process.lifecycle import run_service, run_until_stopped
 from fleetbus.process.logs import set_up_logs
 from fleetbus.process.settings import SharedSettings, load_settings, tell_unknown_settings
 from fleetbus_archiver import metrics
-from fleetbus_archiver.archiver import Archiver
+from fleetbus_archiver.archiver import USUAL, Archiver, Pace
 from fleetbus_archiver.pulling import open_puller
 from fleetbus_archiver.retention import Retention
 from fleetbus_archiver.settings import ArchiverSettings
@@ -30,7 +30,11 @@ _HANGS_AFTER: Final = timedelta(minutes=5)
 
 
 async def run(
-    settings: ArchiverSettings, shared: SharedSettings, *, health: Health | None = None
+    settings: ArchiverSettings,
+    shared: SharedSettings,
+    *,
+    health: Health | None = None,
+    pace: Pace = USUAL,
 ) -> None:
     """Archive the stream until cancelled.
 
@@ -38,6 +42,7 @@ async def run(
         settings: where the archive is, and how it is written.
         shared: how to reach NATS.
         health: checks of the process; made here if it is not given.
+        pace: the pauses of the archiver.
 
     Raises:
         ConfigError: the address of the archive is wrong.
@@ -60,6 +65,7 @@ async def run(
             chunk_bytes=settings.chunk_bytes,
             chunk_age=settings.chunk_age,
             beat=checks.liveness("archiver", _HANGS_AFTER),
+            pace=pace,
         )
         checks.ready_when("archive", archiver.trouble)
         await _tidy(store)

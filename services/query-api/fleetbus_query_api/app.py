@@ -96,8 +96,6 @@ A resource is named as with kubectl: `pods`, `po`, `deployments.apps`, `v1/pods`
 `apps/v1/deployments`, `networking.k8s.io/v1/ingresses`.
 """
 
-_MEBIBYTE: Final = 1024**2
-
 _None = Annotated[NoParameters, Query()]
 
 
@@ -211,7 +209,7 @@ def create_app(
             reader=reader,
             tail=tail,
             slices=slices,
-            most_bytes=settings.columns_mebibytes * _MEBIBYTE,
+            most_bytes=settings.columns_bytes,
         ),
         slices=slices,
     )

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Generator
+from datetime import timedelta
 from typing import Final
 
 import structlog
@@ -23,7 +24,7 @@ from fleetbus_query_api.tls import ServerTls
 log = structlog.get_logger()
 
 _BACKLOG: Final = 2048
-_FINISH_WITHIN_SECONDS: Final = 3
+_FINISH_WITHIN: Final = timedelta(seconds=3)
 _TICK_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.01
 
@@ -36,8 +37,9 @@ class _Server(uvicorn.Server):
     wakes ten times as often as it has something to do.
     """
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, finish_within: timedelta) -> None:
         super().__init__(config)
+        self._finish_within = finish_within.total_seconds()
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -58,7 +60,7 @@ class _Server(uvicorn.Server):
         for closing in (*self.servers, *(sockets or ())):
             closing.close()
         try:
-            async with asyncio.timeout(_FINISH_WITHIN_SECONDS):
+            async with asyncio.timeout(self._finish_within):
                 await self._finish_requests()
         except TimeoutError:
             tasks = self.server_state.tasks
@@ -143,6 +145,7 @@ async def serve(
     tls: ServerTls | None = None,
     *,
     on_stop: Callable[[], None],
+    finish_within: timedelta = _FINISH_WITHIN,
 ) -> None:
     """Serve until cancelled; pending requests are answered first.
 
@@ -151,6 +154,7 @@ async def serve(
         listener: where.
         tls: None to serve plain HTTP.
         on_stop: is called when it is cancelled, to end answers that would last.
+        finish_within: how long pending requests may take then.
     """
     config = uvicorn.Config(
         app,
@@ -164,7 +168,7 @@ async def serve(
     )
     config.load()
     config.ssl = tls.context if tls is not None else None
-    server = _Server(config)
+    server = _Server(config, finish_within)
     serving = asyncio.create_task(server.serve(sockets=[listener]), name="uvicorn")
     try:
         await asyncio.shield(serving)

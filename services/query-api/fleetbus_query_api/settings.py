@@ -124,6 +124,11 @@ class QueryApiSettings(BaseSettings):
     watch_requirements: int = Field(default=1000, ge=1)
     """The same for all users of a process together."""
 
+    @property
+    def columns_bytes(self) -> int:
+        """Bytes for cached values of fields."""
+        return self.columns_mebibytes * 1024**2
+
     def open_archive(self) -> Archive | None:
         """Open the archive; None if there is none.
 

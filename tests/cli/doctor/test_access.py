@@ -334,7 +334,7 @@ async def test_who_may_not_list_deployments_is_warned_but_not_in_a_pod(
         assert "cannot be read" in message
         token = tmp_path / "token"
         token.write_text(jwt(DAY, sub="system:serviceaccount:fleet:fb-fleetbus-projector"))
-        monkeypatch.setattr("fleetbus_cli.doctor.hub._TOKEN", token)
+        monkeypatch.setattr("fleetbus_cli.doctor.hub.TOKEN", token)
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "hub")
         findings = await collect(check_versions(hub))
     assert not bad(findings)

@@ -41,7 +41,7 @@ async def greeting(content: bytes, port: int = 0) -> AsyncGenerator[int]:
 @pytest.mark.parametrize("content", GREETINGS)
 async def test_b13_what_is_no_nats_is_a_finding(content: bytes, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("fleetbus_cli.nats.PATIENCE", PATIENCE)
-    monkeypatch.setattr("fleetbus_cli.doctor.server_certificates._WITHIN", PATIENCE)
+    monkeypatch.setattr("fleetbus_cli.doctor.server_certificates.WITHIN", PATIENCE)
     async with greeting(content) as port:
         access = NatsAccess(url=f"nats://127.0.0.1:{port}")
         with pytest.raises(BusError, match="NATS"):

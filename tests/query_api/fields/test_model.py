@@ -10,6 +10,7 @@ import pytest
 from fleetbus.kube.field_paths import FieldPath, texts_of
 from fleetbus_query_api.fields.column import UNDECIDED
 from fleetbus_query_api.fields.order import rank_of
+from fleetbus_query_api.settings import QueryApiSettings
 from support.full import FULL
 
 if TYPE_CHECKING:
@@ -38,11 +39,11 @@ _VALUES: dict[str, tuple[Any, ...]] = {
 def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Whether columns answer, or bodies that are read for each question."""
     if request.param != "read":
-        monkeypatch.setattr("fleetbus_query_api.fields.source._FEW", -1)
+        monkeypatch.setattr("fleetbus_query_api.fields.source.FEW", -1)
     if request.param == "no room":
-        monkeypatch.setattr("fleetbus_query_api.app._MEBIBYTE", 1)
-    monkeypatch.setattr("fleetbus_query_api.fields.source._STEP", 7)
-    monkeypatch.setattr("fleetbus_query_api.fields.tables._FIRST_ROWS", 3)
+        monkeypatch.setattr(QueryApiSettings, "columns_bytes", 64)
+    monkeypatch.setattr("fleetbus_query_api.fields.source.STEP", 7)
+    monkeypatch.setattr("fleetbus_query_api.fields.tables.FIRST_ROWS", 3)
     monkeypatch.setattr("fleetbus_query_api.fields.tables.CHUNK_BYTES", 900)
     return request.param
 

@@ -44,7 +44,7 @@ async def ask(api: QueryApi, **query: Any) -> dict[str, Any]:
 async def test_outliers_are_names_with_different_specs(
     api: QueryApi, monkeypatch: pytest.MonkeyPatch, few: int
 ):
-    monkeypatch.setattr("fleetbus_query_api.fields.source._FEW", few)
+    monkeypatch.setattr("fleetbus_query_api.fields.source.FEW", few)
     await fill(api, c1=1, c2=1, c3=5)
 
     (item,) = (await ask(api))["items"]

@@ -99,7 +99,7 @@ def test_p13_a_token_from_before_the_last_writes_were_lost_has_expired():
 async def test_a4_what_stops_matching_before_its_body_is_read_is_not_listed(
     api: QueryApi, monkeypatch: pytest.MonkeyPatch, few: int
 ):
-    monkeypatch.setattr("fleetbus_query_api.fields.source._FEW", few)
+    monkeypatch.setattr("fleetbus_query_api.fields.source.FEW", few)
     await api.add_cluster("eu1", "core/pods")
     for name in ("a", "b", "c"):
         await api.add("eu1", "core/pods", name, status={"phase": "Running"})

@@ -38,7 +38,7 @@ async def test_a8_few_large_objects_of_the_past_are_read_at_a_time(
     """Each question held 250 objects of the past and of the present, of up to 1 MiB."""
     monkeypatch.setattr(steps, "STEP_BYTES", 1024**2)
     monkeypatch.setattr(past_pages, "STEP_BYTES", 1024**2)
-    monkeypatch.setattr(steps, "_LARGE_BYTES", 2 * 1024**2)
+    monkeypatch.setattr(steps, "LARGE_BYTES", 2 * 1024**2)
     sizes: list[int] = []
     at = PastStates.at
 

@@ -240,12 +240,11 @@ async def test_one_cluster_is_shown_in_detail(run: Run):
 
 
 def test_widths_are_those_of_the_first_page_and_cells_cannot_control_the_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ):
-    monkeypatch.setattr(table_output, "_FIRST_PAGE", 2)
     rows = [["a", "b"], ["long", "x\ny"], ["longer", "\x1b[31m"]]
 
-    assert table_output.print_rows(["One", "Two"], rows) == 3
+    assert table_output.TablePrinter(["One", "Two"], first_page=2).print(rows) == 3
 
     assert capsys.readouterr().out.splitlines() == [
         "ONE    TWO",

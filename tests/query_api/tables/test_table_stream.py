@@ -105,7 +105,7 @@ async def test_wide_columns_and_labels_come_when_asked_for(fleet: QueryApi):
 async def test_a_long_table_is_read_in_pages_and_complete(
     fleet: QueryApi, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(stream, "_PAGE", 2)
+    monkeypatch.setattr(stream, "PAGE", 2)
     for number in range(9):
         await fleet.add("c1", "core/configmaps", f"m{number}", data={"k": "v"})
 

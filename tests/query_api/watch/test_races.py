@@ -17,7 +17,6 @@ from fleetbus.snapshot.reads.feed import Feed, Position
 from fleetbus_query_api.feed.tail import FeedTail
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.settings import QueryApiSettings
-from fleetbus_query_api.watch import broadcaster
 from fleetbus_query_api.watch.backlog import Listed
 from fleetbus_query_api.watch.broadcaster import Broadcaster
 from fleetbus_query_api.watch.events import Event, Settler, Shown, make_bare
@@ -295,11 +294,8 @@ async def test_a5_who_listens_while_the_end_is_asked_for_is_not_passed_over(snap
         assert names == ["web"]
 
 
-def test_a8_who_is_furthest_behind_is_cut_while_too_much_waits_for_all(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.setattr(broadcaster, "_MAX_WAITING", 100)
-    delivery = _broadcaster(cast("Any", None))
+def test_a8_who_is_furthest_behind_is_cut_while_too_much_waits_for_all():
+    delivery = _broadcaster(cast("Any", None), max_waiting=100)
     by_size = {size: subscription() for size in (20, 50, 60, 70)}
     for size, sub in by_size.items():
         sub.put(b"x" * size)
@@ -314,7 +310,11 @@ def test_a8_who_is_furthest_behind_is_cut_while_too_much_waits_for_all(
     assert shown(by_size[70]) == ["ERROR 410"]
 
 
-def _broadcaster(tail: FeedTail) -> Broadcaster:
+def _broadcaster(tail: FeedTail, **options: int) -> Broadcaster:
     return Broadcaster(
-        tail=tail, slices=TimeSlices(), listing=cast("Any", None), settings=QueryApiSettings()
+        tail=tail,
+        slices=TimeSlices(),
+        listing=cast("Any", None),
+        settings=QueryApiSettings(),
+        **options,
     )

@@ -19,7 +19,6 @@ from fleetbus.snapshot.offsets.checkpoint_store import Beside, CheckpointStore
 from fleetbus.snapshot.reads.feed import Feed
 from fleetbus.store.connection import StoreEmpty
 from fleetbus_devfleet.processes.servers import valkey_server
-from fleetbus_query_api.feed import tail as tail_module
 from fleetbus_query_api.feed.tail import FeedTail
 from support.eventually import eventually, never
 from support.stores.refusing_store import refusing_store
@@ -295,14 +294,11 @@ async def test_a6_who_waits_while_the_process_stops_gets_an_error(snapshot: Snap
         await tail.catch_up()
 
 
-async def test_a5_a_store_that_stands_still_is_away_for_who_catches_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(tail_module, "_ANSWER_WITHIN", timedelta(seconds=0.2))
+async def test_a5_a_store_that_stands_still_is_away_for_who_catches_up(tmp_path: Path):
     async with valkey_server(dir=tmp_path) as server, Redis.from_url(server.url) as redis:
         snapshot = Snapshot(redis)
         await snapshot.set_up(*CLUSTERS)
-        tail = FeedTail(Feed(snapshot.redis, snapshot.keys))
+        tail = FeedTail(Feed(snapshot.redis, snapshot.keys), answer_within=timedelta(seconds=0.2))
         async with tail.running():
             await tail.catch_up()
             server.process.send_signal(signal.SIGSTOP)
@@ -314,9 +310,7 @@ async def test_a5_a_store_that_stands_still_is_away_for_who_catches_up(
             await tail.catch_up()
 
 
-async def test_p13_a_server_that_was_replaced_is_waited_for(
-    snapshot: Snapshot, tail: FeedTail, monkeypatch: pytest.MonkeyPatch
-):
+async def test_p13_a_server_that_was_replaced_is_waited_for(snapshot: Snapshot, tail: FeedTail):
     keys = snapshot.keys
     shard = keys.shard_of("us1")
     store = CheckpointStore(snapshot.redis, keys, Beside.shard_of_snapshot(keys, shard, PROJECTOR))
@@ -328,8 +322,9 @@ async def test_p13_a_server_that_was_replaced_is_waited_for(
     await store.read(PROJECTOR)  # as the projector does when it has noticed
     position = await waiting
     await snapshot.redis.hset(keys.store(shard), "run", "a third one")
-    monkeypatch.setattr(tail_module, "_ANSWER_WITHIN", timedelta(seconds=0.1))
-    with pytest.raises(StoreError, match="another server"):
-        await tail.catch_up()
-    await store.read(PROJECTOR)
-    assert (await tail.catch_up()).version > position.version
+    brief = FeedTail(tail.feed, answer_within=timedelta(seconds=0.2))
+    async with brief.running():
+        with pytest.raises(StoreError, match="another server"):
+            await brief.catch_up()
+        await store.read(PROJECTOR)
+        assert (await brief.catch_up()).version > position.version

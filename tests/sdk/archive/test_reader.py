@@ -261,7 +261,7 @@ async def test_a_member_that_unpacks_to_more_than_any_chunk_has_is_damage(
 ) -> None:
     path = await files.chunk(1, 1)
     path.write_bytes(write_chunk([Line(key_of(pod(1)), 1, b" " * 3 * 1024**2)]))
-    monkeypatch.setattr("fleetbus.archive.chunk._MOST_UNPACKED", 1024**2)
+    monkeypatch.setattr("fleetbus.archive.chunk.MOST_UNPACKED", 1024**2)
     _, (hole,) = await read(files.archive)
     assert "unpacks to more than any chunk has" in hole.detail
 

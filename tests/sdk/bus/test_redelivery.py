@@ -30,10 +30,6 @@ ACK_WAIT = timedelta(seconds=2)
 @pytest.fixture
 async def bus(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Bus]:
     monkeypatch.setattr("fleetbus.bus.durables.ACK_WAIT", ACK_WAIT)
-    monkeypatch.setattr("fleetbus.bus.consume._PROGRESS_EVERY", timedelta(seconds=0.2))
-    monkeypatch.setattr(
-        "fleetbus.bus.consume._AGAIN_AFTER", (timedelta(seconds=0.2), timedelta(seconds=0.4))
-    )
     async with connected(nats_url, name="test") as client:
         await ensure_stream(client)
         await ensure_bucket(client)
@@ -58,7 +54,14 @@ async def is_through(bus: Bus) -> bool:
 
 
 def start(bus: Bus, handle: object) -> asyncio.Task[None]:
-    consumer = Consumer(bus.nc, stream=STREAM, durable=DURABLE, handle=handle)  # type: ignore[arg-type]
+    consumer = Consumer(
+        bus.nc,
+        stream=STREAM,
+        durable=DURABLE,
+        handle=handle,  # type: ignore[arg-type]
+        progress_every=timedelta(seconds=0.2),
+        again_after=(timedelta(seconds=0.2), timedelta(seconds=0.4)),
+    )
     return asyncio.create_task(consumer.run())
 
 

@@ -110,16 +110,16 @@ async def test_without_a_stream_there_is_an_error(bus: Bus):
 
 
 async def test_the_last_messages_come_in_parts_where_they_are_large(
-    bus: Bus, monkeypatch: pytest.MonkeyPatch
+    bus: Bus,
 ):
     """A server cuts an answer at 64 MiB, and says how many messages it has left out."""
-    monkeypatch.setattr("fleetbus.bus.stream_reads._MULTI_BYTES", 2 * 1024**2)
+    part = 2 * 1024**2
     subjects = [f"s.{number}" for number in range(12)]
     await fill(bus, *subjects, size=900_000)
     until = datetime.now(UTC) + timedelta(milliseconds=2)
     await eventually(lambda: datetime.now(UTC) > until)
     await fill(bus, *subjects[:6], size=10)
-    old = await last_messages(bus, "S", subjects, until=until)
+    old = await last_messages(bus, "S", subjects, until=until, part=part)
     assert sorted(message.sequence for message in old) == list(range(1, 13))
-    new = await last_messages(bus, "S", ["s.*"])
+    new = await last_messages(bus, "S", ["s.*"], part=part)
     assert sorted(message.sequence for message in new) == list(range(7, 19))

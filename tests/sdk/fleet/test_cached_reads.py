@@ -123,7 +123,7 @@ async def test_r5_with_a_watch_that_hangs_a_written_object_is_read_live(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Delayed watch: whoever looks for what it made must find it, or it makes it twice."""
-    monkeypatch.setattr("fleetbus.fleet.cached_reads._WAIT", timedelta())
+    monkeypatch.setattr("fleetbus.fleet.cached_reads.WAIT", timedelta())
     with running(a_run()):
         for name, labels in (("web", {"app": "a"}), ("db", {"app": "b"})):
             await rig.cluster.create(PODS, pod(name, namespace="prod", labels=labels))

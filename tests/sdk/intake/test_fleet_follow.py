@@ -12,16 +12,16 @@ from structlog.testing import capture_logs
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.fleet.fleet import Fleet
-from fleetbus.intake import fleet_follow
 from fleetbus.intake.fleet_follow import follow_fleet
 from support.eventually import eventually
 from support.rigs.intake import DB_APP, EU1, PODS, WEB_APP, IntakeRig, Provider
 from support.stores.snapshot import Source
 
+OFTEN = timedelta(milliseconds=5)
+
 
 @pytest.fixture
-def provider(monkeypatch: pytest.MonkeyPatch) -> Provider:
-    monkeypatch.setattr(fleet_follow, "_CHECK_EVERY", timedelta(milliseconds=5))
+def provider() -> Provider:
     return Provider()
 
 
@@ -40,7 +40,9 @@ async def woken(rig: IntakeRig, provider: Provider, **filters: Any) -> set[str]:
         Source(cluster="us1").added("far", 6, metadata=WEB_APP | marked),
     )
     fleet = Fleet(rig.clusters, rig.snapshot.reader)
-    following = asyncio.create_task(follow_fleet(rig.controller, rig.queue, fleet))
+    following = asyncio.create_task(
+        follow_fleet(rig.controller, rig.queue, fleet, check_every=OFTEN)
+    )
     try:
         await asyncio.sleep(0.02)  # it has seen the fleet as it is
         provider.regions.put_nowait({"eu1": "asia", "us1": "us"})

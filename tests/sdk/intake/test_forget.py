@@ -38,7 +38,7 @@ SOON = timedelta(seconds=10)
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetbus.intake.binding.CHECK_EVERY", timedelta(milliseconds=100))
-    monkeypatch.setattr("fleetbus.bus.durables._CHECK_EVERY", timedelta(milliseconds=10))
+    monkeypatch.setattr("fleetbus.bus.durables.CHECK_EVERY", timedelta(milliseconds=10))
 
 
 def recording(name: str = NAME) -> tuple[Controller, Recorder]:

@@ -149,13 +149,13 @@ async def test_s7_a_server_may_not_tell_group_versions_without_end(
 
 
 async def test_s7_a_group_version_that_tells_resources_without_end_fails_alone(
-    served: Served, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+    served: Served, client: KubeClient
 ):
-    monkeypatch.setattr("fleetbus.kube.discovery._RESOURCES", 10)
+    discovery = Discovery(client.exchange, most=10)
     served.add("a.io", {"resources": [PODS] * 10})
     served.add("b.io", {"resources": [PODS]})
-    resources = await client.discovery.refresh()
-    assert "more than 10 resources" in str(client.discovery.failed["a.io/v1"])
+    resources = await discovery.refresh()
+    assert "more than 10 resources" in str(discovery.failed["a.io/v1"])
     assert {api.resource.group for api in resources} == {"core", "b.io"}
 
 

@@ -138,7 +138,7 @@ async def test_s7_other_tasks_run_while_a_large_answer_is_cut_into_items():
 async def test_s7_a_large_page_is_cut_while_it_is_read(
     server: Hostile, client: KubeClient, monkeypatch: pytest.MonkeyPatch, *, is_custom: bool
 ):
-    monkeypatch.setattr(listing, "_WHOLE_LIMIT", 100_000)
+    monkeypatch.setattr(listing, "WHOLE_LIMIT", 100_000)
     server.body = bomb(listed(40, 20_000, is_custom=is_custom), 0)
     async with aclosing(list_pages(client, TARGET)) as pages:
         received = [page async for page in pages]
@@ -150,9 +150,9 @@ async def test_s7_a_large_page_is_cut_while_it_is_read(
 async def test_s7_a_list_holds_no_object_and_no_wait_over_its_limit(
     server: Hostile, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(listing, "_WHOLE_LIMIT", 100_000)
+    monkeypatch.setattr(listing, "WHOLE_LIMIT", 100_000)
     monkeypatch.setattr(listing, "LINE_LIMIT", 2 * MIB)
-    monkeypatch.setattr(listing, "_WAITING_LIMIT", 3 * MIB)
+    monkeypatch.setattr(listing, "WAITING_LIMIT", 3 * MIB)
     for body, problem in (
         (bomb(listed(1, 0)[:-4], 5), "an object of the list is larger than 2 MiB"),
         (bomb(listed(400, 20_000, is_custom=True), 0), "version comes last, is larger than 3 MiB"),

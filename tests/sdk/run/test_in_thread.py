@@ -158,7 +158,7 @@ async def _for_ever() -> None:
 
 
 async def test_r7_a_plain_function_that_never_returns_frees_no_slot_and_ends_the_process(
-    queue: RedisQueue, valkey_url: str, monkeypatch: pytest.MonkeyPatch
+    queue: RedisQueue, valkey_url: str
 ) -> None:
     """In production `on_stuck` of the heartbeat ends the process; here it releases the thread."""
     may_return, stuck = threading.Event(), list[Request]()
@@ -167,9 +167,12 @@ async def test_r7_a_plain_function_that_never_returns_frees_no_slot_and_ends_the
         stuck.append(lease.request)
         may_return.set()
 
-    monkeypatch.setattr("fleetbus.worker.worker._GRACE", timedelta(milliseconds=100))
     plain = Plain(lambda _request, _fleet: may_return.wait(10))
-    options: dict[str, Any] = {"concurrency": 1, "timeout": timedelta(milliseconds=50)}
+    options: dict[str, Any] = {
+        "concurrency": 1,
+        "timeout": timedelta(milliseconds=50),
+        "grace": timedelta(milliseconds=100),
+    }
     async with working(queue, valkey_url, plain, on_stuck=end, **options):
         await queue.add([Add(FIRST)])
         await eventually(lambda: plain.started == [FIRST])

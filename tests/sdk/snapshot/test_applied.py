@@ -23,13 +23,20 @@ if TYPE_CHECKING:
 EU = Source(cluster="eu1")
 
 
+WITHOUT = timedelta(milliseconds=200)
+
+
 class Watched:
     """A snapshot, a controller's check, and what that has applied itself."""
 
     def __init__(self, redis: Redis) -> None:
         self.snapshot = Snapshot(redis)
         self.by_controller: list[Event] = []
-        self.check = AppliedEvents(writer=self, reader=self.snapshot.reader)  # pyright: ignore[reportArgumentType]
+        self.check = AppliedEvents(
+            writer=self,  # pyright: ignore[reportArgumentType]
+            reader=self.snapshot.reader,
+            without=WITHOUT,
+        )
 
     async def apply(self, events: Sequence[Event]) -> Any:
         self.by_controller += events
@@ -132,7 +139,6 @@ async def test_nobody_waits_for_a_projector_that_is_away_and_it_is_asked_again_l
             await watched.check.ensure([EU.modified("a", version)])
         return len(pauses) - before
 
-    monkeypatch.setattr(applied, "_WITHOUT", timedelta(milliseconds=200))
     patient = len(applied.PAUSES) - 1
     assert [await pauses_of(version) for version in (1, 2, 3)] == [patient] * 3
     assert await pauses_of(4) == 0, "it is known to be away"

@@ -149,9 +149,9 @@ async def test_p15_an_audit_in_doubt_raises_nothing(rig: Rig, objects: dict[str,
 
 
 async def test_p15_more_suspects_than_are_kept_are_never_clean(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: Rig,
 ):
-    monkeypatch.setattr("fleetbus.snapshot.audit._SUSPECTS", 2)
+    rig.audits = Audits(rig.redis, SnapshotKeys(), most_suspects=2)
     await rig.snapshot.apply(FIRST.added("gone", 110), FIRST.deleted("gone", 120))
     await rig.take(objects={"a": 150, "b": 151, "c": 152})
     await rig.snapshot.apply(FIRST.added("a", 150), FIRST.added("b", 151))
@@ -359,9 +359,9 @@ async def test_p15_the_snapshot_of_another_scope_is_none_of_its_business(rig: Ri
 
 
 async def test_p15_of_countless_differences_some_are_kept(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: Rig,
 ):
-    monkeypatch.setattr("fleetbus.snapshot.audit._SUSPECTS", 30)
+    rig.audits = Audits(rig.redis, SnapshotKeys(), most_suspects=30)
     await rig.take(objects={f"n{i:03}": 1 for i in range(25)}, last=False)
     await rig.take(objects={f"o{i:03}": 1 for i in range(25)}, number=1, after=("prod", "n024"))
     decision = await rig.decision()

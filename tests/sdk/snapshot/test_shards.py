@@ -141,10 +141,9 @@ async def test_p15_audits_of_all_shards_come_due(snapshot: Snapshot):
 async def test_d5_w13_who_is_accepted_stays_known_while_a_shard_is_away(
     snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("fleetbus.snapshot.accepted._KEPT", timedelta())
     for name in CLUSTERS:
         await snapshot.writer.put_cluster(name, ClusterRecord(name=name, uid=f"uid-of-{name}"))
-    accepted = AcceptedClusters(snapshot.reader)
+    accepted = AcceptedClusters(snapshot.reader, kept=timedelta())
     assert await accepted.uid("us1") == "uid-of-us1"
     lost = snapshot.keys.clusters(snapshot.keys.shard_of("us1"))
     execute = cast("Any", snapshot.redis.execute_command)

@@ -237,9 +237,9 @@ async def test_commands_at_a_node_that_is_replaced_fail_and_cancel_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     # A task whose call raised CancelledError would end as if it had been stopped.
-    monkeypatch.setattr(topology, "_ANSWER_WITHIN", timedelta(milliseconds=100))
-    monkeypatch.setattr(topology, "_SILENT_AFTER", timedelta(milliseconds=100))
-    monkeypatch.setattr(shared_connection, "_PATIENCE", timedelta(milliseconds=100))
+    monkeypatch.setattr(topology, "ANSWER_WITHIN", timedelta(milliseconds=100))
+    monkeypatch.setattr(topology, "SILENT_AFTER", timedelta(milliseconds=100))
+    monkeypatch.setattr(shared_connection, "PATIENCE", timedelta(milliseconds=100))
     options = ["--cluster-enabled", "yes"]
     async with (
         valkey_server(dir=tmp_path / "old", options=options) as old,

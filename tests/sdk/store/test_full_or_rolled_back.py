@@ -48,7 +48,6 @@ async def rig(
     store: ValkeyServer, nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[Rig]:
     monkeypatch.setattr("fleetbus.worker.initial_sync.CHECK_EVERY", timedelta(milliseconds=100))
-    monkeypatch.setattr("fleetbus.worker.handler._LAG_PAUSE", timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
     monkeypatch.setattr(
         "fleetbus.snapshot.offsets.checkpoint.CHECK_EVERY", timedelta(milliseconds=200)

@@ -133,7 +133,7 @@ async def _word(reader: asyncio.StreamReader) -> bytes:
 
 
 async def test_closing_does_not_wait_for_a_server_that_hangs(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(shared_connection, "_PATIENCE", timedelta(milliseconds=50))
+    monkeypatch.setattr(shared_connection, "PATIENCE", timedelta(milliseconds=50))
 
     async def say_nothing(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read()

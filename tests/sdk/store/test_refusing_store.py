@@ -97,11 +97,10 @@ async def test_an_http_server_at_the_address_is_no_store_and_no_password_is_show
     assert "secret" not in str(caught.value)
 
 
-async def test_a_server_that_answers_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("fleetbus.store.connection._CHECK_WITHIN", timedelta(seconds=0.2))
+async def test_a_server_that_answers_nothing_is_given_up():
     async with serving(b"") as url:
         with pytest.raises(StoreError, match=r"does not answer within 0\.2 seconds"):
-            await connect(url)
+            await connect(url, check_within=timedelta(seconds=0.2))
 
 
 class Seen:

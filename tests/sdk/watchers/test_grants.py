@@ -129,16 +129,13 @@ async def test_what_cannot_be_read_counts_as_no_asks_and_is_written_over(kv: Key
 # --- reading many keys --------------------------------------------------------------------------
 
 
-async def test_all_keys_below_a_prefix_are_read_in_pages(
-    bus: Bus, kv: KeyValue, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("fleetbus.bus.key_scan._BATCH", 3)
+async def test_all_keys_below_a_prefix_are_read_in_pages(bus: Bus, kv: KeyValue):
     for number in range(7):
         await kv.put(f"c{number}.grant.core.pods", str(number).encode())
         await kv.put(f"c{number}.resync.core.pods", b"another")
     await kv.put("c0.grant.core.pods", b"again")
     await kv.delete("c3.grant.core.pods")
-    entries = await scan_keys(bus, "*.grant")
+    entries = await scan_keys(bus, "*.grant", batch=3)
     assert {key.partition(".")[0]: entry.value for key, entry in entries.items()} == {
         "c0": b"again",
         "c1": b"1",

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-import pytest
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
@@ -23,9 +22,9 @@ SECRET = "S3CRET"
 class Logged:
     """A log with a clock of its own, and the lines that it wrote."""
 
-    def __init__(self, *, is_quiet: bool = False) -> None:
+    def __init__(self, *, is_quiet: bool = False, **options: int) -> None:
         self.now = 0.0
-        self.log = FailureLog(is_quiet=is_quiet, clock=lambda: self.now)
+        self.log = FailureLog(is_quiet=is_quiet, clock=lambda: self.now, **options)
 
     def fail(
         self, raise_it: Callable[[], None], request: Request = FIRST, **how: Any
@@ -117,9 +116,8 @@ def test_a_controller_of_secrets_tells_no_text() -> None:
     assert SECRET not in str(Logged(is_quiet=True).fail(leak))
 
 
-def test_it_remembers_a_bounded_number_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetbus.worker.failure_log._MOST", 1)
-    logged = Logged()
+def test_it_remembers_a_bounded_number_of_keys() -> None:
+    logged = Logged(most=1)
     logged.fail(boom)
     logged.fail(boom, SECOND)
     assert logged.fail(boom, SECOND) is None

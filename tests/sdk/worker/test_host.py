@@ -37,7 +37,7 @@ SOON = timedelta(seconds=20)
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetbus.worker.initial_sync.CHECK_EVERY", timedelta(milliseconds=100))
-    monkeypatch.setattr("fleetbus.worker.initial_sync._FIRST_RESYNC", timedelta(milliseconds=100))
+    monkeypatch.setattr("fleetbus.worker.initial_sync.FIRST_RESYNC", timedelta(milliseconds=100))
     monkeypatch.setattr("fleetbus.bus.consume.RETRY_PAUSE", timedelta(milliseconds=100))
 
 

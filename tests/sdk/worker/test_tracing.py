@@ -183,11 +183,9 @@ async def test_every_way_a_run_may_end_ends_its_spans_and_says_how(
     queue: RedisQueue,
     redis: Redis,
     valkey_url: str,
-    monkeypatch: pytest.MonkeyPatch,
     counted_spans: tuple[InMemorySpanExporter, Counted],
     way: str,
 ) -> None:
-    monkeypatch.setattr("fleetbus.worker.handler._LAG_PAUSE", timedelta())
     exporter, counter = counted_spans
     outcomes = {
         "stopped": "stopped",
@@ -208,7 +206,8 @@ async def test_every_way_a_run_may_end_ends_its_spans_and_says_how(
             await asyncio.Event().wait()
 
     is_in = asyncio.Event()
-    async with working(queue, valkey_url, act, drain=timedelta(milliseconds=10)):
+    drain = timedelta(milliseconds=10)
+    async with working(queue, valkey_url, act, drain=drain, lag_pause=timedelta()):
         await queue.add([Add(FIRST)])
         if way == "stopped":
             await is_in.wait()

@@ -33,7 +33,7 @@ async def snapshot(redis: Redis) -> Snapshot:
 
 
 def noted_by(
-    snapshot: Snapshot, name: str = "parents", *, repaired_by: str = ""
+    snapshot: Snapshot, name: str = "parents", *, repaired_by: str = "", **options: int
 ) -> UnsyncedResources:
     controller = Controller(name)
     if repaired_by:
@@ -41,7 +41,7 @@ def noted_by(
         controller.repaired_by = repaired_by
     else:
         controller.watch_owned("*")
-    return UnsyncedResources(controller, redis=snapshot.redis, reader=snapshot.reader)
+    return UnsyncedResources(controller, redis=snapshot.redis, reader=snapshot.reader, **options)
 
 
 async def put(snapshot: Snapshot, pair: Pair, state: ResourceState) -> None:
@@ -89,8 +89,7 @@ async def test_p18_another_controller_repairs_it_on_the_cluster(snapshot: Snapsh
 async def test_p18_notes_are_bounded_in_number_and_time(
     snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(module, "_MOST", 5)
-    noted, key = noted_by(snapshot), queue("parents", "unsynced")
+    noted, key = noted_by(snapshot, most=5), queue("parents", "unsynced")
     for number in range(8):
         await noted.note(REQUEST, [("eu1", f"example.org/r{number}")])
     assert await snapshot.redis.zcard(key) == 5

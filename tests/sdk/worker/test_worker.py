@@ -326,9 +326,8 @@ async def _until_refused() -> None:
 
 
 async def test_p10_a_run_that_the_snapshot_is_behind_of_comes_back_and_counts_as_no_failure(
-    queue: RedisQueue, redis: Redis, valkey_url: str, monkeypatch: pytest.MonkeyPatch
+    queue: RedisQueue, redis: Redis, valkey_url: str
 ) -> None:
-    monkeypatch.setattr("fleetbus.worker.handler._LAG_PAUSE", timedelta(milliseconds=20))
     triggers: list[object] = []
 
     async def act(_request: Request) -> None:
@@ -339,7 +338,7 @@ async def test_p10_a_run_that_the_snapshot_is_behind_of_comes_back_and_counts_as
             raise SnapshotBehind("v1/pods ns/a is at 9")
 
     notes, before = Notes(act), lagged()
-    async with working(queue, valkey_url, notes):
+    async with working(queue, valkey_url, notes, lag_pause=timedelta(milliseconds=20)):
         await queue.add([Add(FIRST, trigger=encode_trigger(1, "10"))])
         await eventually(lambda: notes.finished == [FIRST])
         await eventually(lambda: is_empty(queue))

@@ -17,6 +17,7 @@ from fleetbus.bus.durables import ARCHIVER_MAX_ACK_PENDING, consumer_info, ensur
 from fleetbus.bus.jetstream import StreamLimits, ensure_stream
 from fleetbus.process.health import Health
 from fleetbus.process.settings import SharedSettings
+from fleetbus_archiver.archiver import Pace
 from fleetbus_archiver.main import run
 from fleetbus_archiver.settings import ArchiverSettings
 from fleetbus_devfleet.processes.children import Child
@@ -35,6 +36,11 @@ from support.wire.samples import MESSAGE_KEY
 SOURCE: Final = Source()
 ALL: Final = EventFilter()
 ACK_WAIT: Final = timedelta(seconds=1)
+QUICK: Final = Pace(
+    poll=timedelta(milliseconds=50),
+    first_retry=timedelta(milliseconds=50),
+    last_retry=timedelta(milliseconds=200),
+)
 """Shorter than the archiver's own: who was killed is waited for that long."""
 
 
@@ -79,7 +85,7 @@ class ArchiveRig:
         shared = SharedSettings(nats_url=self.nats_url, health_port_file=self._port_file)
         archiver_settings = ArchiverSettings(**(self.settings | settings))
         task = asyncio.create_task(
-            run(archiver_settings, shared, health=self.health), name="archiver"
+            run(archiver_settings, shared, health=self.health, pace=QUICK), name="archiver"
         )
         self._running.append(task)
         return task

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -221,14 +222,17 @@ class ProjectorRig:
         return requested
 
 
-def resync_requests(rig: ProjectorRig, **options: Any) -> ResyncRequests:
+def resync_requests(
+    rig: ProjectorRig, clock: Callable[[], float] = time.monotonic
+) -> ResyncRequests:
     connections = rig.connections
     return ResyncRequests(
         clusters=connections.clusters,
         reader=connections.reader,
         bus=connections.bus,
         kv=connections.kv,
-        **{"repeat_after": rig.timing.resync_repeated, **options},
+        repeat_after=rig.timing.resync_repeated,
+        clock=clock,
     )
 
 

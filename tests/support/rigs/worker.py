@@ -20,6 +20,7 @@ from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake.record import Record
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.reads.reader import SnapshotReader
+from fleetbus.worker.handler import LAG_PAUSE
 from fleetbus.worker.worker import Worker
 from fleetbus.workqueue import Heartbeat, QueuePolicy, RedisQueue, connect_blocking
 from fleetbus.workqueue.heartbeat import end_process
@@ -93,6 +94,8 @@ async def working(
     policy: QueuePolicy = POLICY,
     watch: Mapping[str, Any] | None = None,
     record_on: Redis | None = None,
+    grace: timedelta = timedelta(seconds=30),
+    lag_pause: timedelta = LAG_PAUSE,
     **options: Any,
 ) -> AsyncGenerator[Working]:
     controller = Controller("copier", **options)
@@ -114,6 +117,8 @@ async def working(
         fleet=Fleet(clusters, SnapshotReader(redis, SnapshotKeys())),
         drain=drain,
         record=Record(record_on, controller) if record_on else None,
+        grace=grace,
+        lag_pause=lag_pause,
     )
     running = Working(worker)
     try:

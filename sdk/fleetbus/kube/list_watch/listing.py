@@ -28,11 +28,11 @@ from fleetbus_proto.resources import Resource
 IDLE_TIMEOUT: Final = timedelta(seconds=90)
 """A response is given up after this long without data."""
 _CONNECT_SECONDS: Final = 5
-_WHOLE_LIMIT: Final = 32 * MIB
+WHOLE_LIMIT: Final = 32 * MIB
 """A page up to this size is decoded as a whole, which is ten times as fast as cutting it."""
 _TURN_BYTES: Final = 64 * 1024
 """Bytes to cut into items before other tasks get a turn: 25 ms for a hostile text (S7)."""
-_WAITING_LIMIT: Final = 128 * MIB
+WAITING_LIMIT: Final = 128 * MIB
 """The most that is held of a list whose version is not known yet."""
 
 JSON: Final = "application/json"
@@ -218,7 +218,7 @@ async def _read_page(
     response = await client.stream(path, query=query, accept=accept, limit=limits)
     async with _reading(client, response):
         chunks = response.content.iter_any()
-        limit = _WHOLE_LIMIT if "limit" in query else 0
+        limit = WHOLE_LIMIT if "limit" in query else 0
         begun, is_whole = await _read_up_to(limit, chunks, client)
         if is_whole:
             yield await _read_list(begun), True
@@ -275,8 +275,8 @@ async def _cut_items(
         if head is not None and waiting:
             yield msgspec.structs.replace(head, items=waiting), False
             waiting, waiting_bytes = [], 0
-        if waiting_bytes > _WAITING_LIMIT:
-            raise too_large_error(_WAITING_LIMIT, "the list, whose version comes last,")
+        if waiting_bytes > WAITING_LIMIT:
+            raise too_large_error(WAITING_LIMIT, "the list, whose version comes last,")
         chunk = await anext(chunks, None)
     if not splitter.is_complete:
         raise invalid_response("the response is not a complete list")

@@ -17,9 +17,7 @@ from fleetbus_proto.admission import cluster_of
 from fleetbus_proto.keys import SnapshotKeys
 
 _PATIENCE: Final = timedelta(seconds=10)
-"""Time that the others wait for a shard whose server does not answer."""
 _PROBE_EVERY: Final = timedelta(seconds=1)
-"""Probe interval of a failed shard."""
 
 
 class ShardAway(Exception):
@@ -39,6 +37,8 @@ class ByShard:
         handle: handles messages about clusters of one shard.
         probe: asks a shard anything; raises while it is away.
         is_open: whether the messages of a shard may be handled.
+        patience: how long the others wait for a shard whose server does not answer.
+        probe_every: interval at which a failed shard is probed.
     """
 
     def __init__(
@@ -48,11 +48,15 @@ class ByShard:
         *,
         probe: Callable[[int], Awaitable[object]],
         is_open: Callable[[int], bool] = lambda _shard: True,
+        patience: timedelta = _PATIENCE,
+        probe_every: timedelta = _PROBE_EVERY,
     ) -> None:
         self._keys = keys
         self._handle = handle
         self._probe = probe
         self._is_open = is_open
+        self._patience = patience.total_seconds()
+        self._probe_every = probe_every.total_seconds()
         # The shards that failed, and the task that waits until each answers again: a server that
         # hangs would else hold up the others with every batch.
         self._away: dict[int, asyncio.Task[None]] = {}
@@ -93,7 +97,7 @@ class ByShard:
         if not self._is_open(shard) or shard in self._away:
             raise ShardAway(f"shard {shard} of the snapshot does not answer")
         try:
-            async with asyncio.timeout(_PATIENCE.total_seconds()):
+            async with asyncio.timeout(self._patience):
                 await self._handle(deliveries)
         except _OF_STORE:
             if shard not in self._away:
@@ -104,9 +108,9 @@ class ByShard:
     async def _wait_for(self, shard: int) -> None:
         is_away = True
         while is_away:
-            await asyncio.sleep(_PROBE_EVERY.total_seconds())
+            await asyncio.sleep(self._probe_every)
             with suppress(*_OF_STORE):
-                async with asyncio.timeout(_PATIENCE.total_seconds()):
+                async with asyncio.timeout(self._patience):
                     await self._probe(shard)
                 is_away = False
         del self._away[shard]

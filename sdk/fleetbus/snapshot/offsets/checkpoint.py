@@ -56,7 +56,6 @@ CHECK_EVERY: Final = timedelta(seconds=1)
 _CHECK_EAGERLY: Final = timedelta(milliseconds=200)
 """While somebody waits: the store has lost writes and is not settled yet."""
 _ASK_AGAIN_AFTER: Final = timedelta(seconds=60)
-"""The resyncs after a gap fill the stream again: this is the time to read it."""
 GAPS: Final = Counter(
     "fleetbus_stream_gaps_total",
     "How often messages left the stream before a durable consumer had handled them.",
@@ -118,6 +117,7 @@ class OffsetCheckpoint:
         is_rest_settled: whether all other data that the consumer needs is settled, too, given the
             identity of the server of this one.
         on_stream_state: called with the server's state of the stream at each check.
+        ask_again_after: the time to read the stream, which the resyncs after a gap fill again.
     """
 
     def __init__(
@@ -134,6 +134,7 @@ class OffsetCheckpoint:
         on_return: Callable[[], Awaitable[None]] = _nothing,
         is_rest_settled: Callable[[str], Awaitable[bool]] = _always,
         on_stream_state: Callable[[Mapping[str, Any]], None] = lambda _state: None,
+        ask_again_after: timedelta = _ASK_AGAIN_AFTER,
     ) -> None:
         self._bus = bus
         self._redis = redis
@@ -146,6 +147,7 @@ class OffsetCheckpoint:
         self._on_return = on_return
         self._is_rest_settled = is_rest_settled
         self._on_stream_state = on_stream_state
+        self._ask_again_after = ask_again_after
         self._store = CheckpointStore(redis, keys, beside)
         self._bound = durable
         self._durable = ""
@@ -299,7 +301,7 @@ class OffsetCheckpoint:
         await self._write(durable, state, bus_state.mark._replace(low=low), breaks=1)
         if not self._beside.shard:  # else it is counted once for each shard
             GAPS.labels(durable).inc()
-        self._quiet_until = time.monotonic() + _ASK_AGAIN_AFTER.total_seconds()
+        self._quiet_until = time.monotonic() + self._ask_again_after.total_seconds()
 
     def _handled_after(self, low: int) -> int:
         start, end = self._handled

@@ -31,7 +31,7 @@ log = structlog.get_logger()
 _SILENT: Final = "the cluster accepts or drops connections without answering"
 SILENT_FOR: Final = timedelta(seconds=1)
 """Silence allowed to a cluster that alone delays its round."""
-_SILENT_ALONE: Final = timedelta(seconds=5)
+SILENT_ALONE: Final = timedelta(seconds=5)
 """Silence allowed to clusters while no other one of their round has answered either."""
 _LOOK: Final = timedelta(milliseconds=250)
 
@@ -241,7 +241,7 @@ class SilenceWatch:
             return []
         others = [at for at in answered.values() if self._began <= at <= now]
         if not others:
-            is_long = now - self._began >= _SILENT_ALONE.total_seconds()
+            is_long = now - self._began >= SILENT_ALONE.total_seconds()
             return silent if is_long else [name for name in silent if name in hanging]
         is_quiet = max(others) < now - 2 * _LOOK.total_seconds()
         return silent if is_quiet and len(silent) == len(pending) else []

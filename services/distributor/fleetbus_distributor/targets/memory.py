@@ -42,7 +42,8 @@ _MOST_OWNERS: Final = 1_000
 """Owners of one type; more of them are not woken, and try again by themselves."""
 _MOST_WRONG: Final = 10_000
 """The oldest go first; one that is forgotten costs a dozen dry runs."""
-_AGAIN: Final = timedelta(seconds=1)
+AGAIN: Final = timedelta(seconds=1)
+"""The first pause before a type that is not served is discovered again."""
 _AGAIN_AT_MOST: Final = timedelta(minutes=5)
 _FORGOTTEN: Final = 2 * _AGAIN_AT_MOST
 _EVERY: Final = timedelta(seconds=0.5)
@@ -90,7 +91,7 @@ class MissingTypes:
             missing.owners[owner.uid] = owner
         if len(self._missing) > _MOST_TYPES:
             self._missing.popitem(last=False)
-        return min(_AGAIN_AT_MOST, max(_AGAIN, timedelta(seconds=now - missing.since)))
+        return min(_AGAIN_AT_MOST, max(AGAIN, timedelta(seconds=now - missing.since)))
 
     def note_served(self, cluster: str, api_version: str, kind: str) -> None:
         """Remember that a type is served."""

@@ -38,11 +38,13 @@ _CAPACITY: Final = 100_000
 _PER_REQUEST: Final = 16
 _AT_A_TIME: Final = 64
 """Reviews of one API server; one that hangs must not hold the turns of those that answer."""
-_REVIEW_BURST: Final = 5000
+REVIEW_BURST: Final = 5000
 """A first list over a fleet of 1,000 clusters takes a review for each, or two."""
-_REVIEWS_PER_SECOND: Final = 50
-_MEMBER_WITHIN: Final = timedelta(seconds=3)
-_SHORT_WITHIN: Final = timedelta(seconds=0.5)
+REVIEWS_PER_SECOND: Final = 50
+"""Of one user, once the burst is used up."""
+MEMBER_WITHIN: Final = timedelta(seconds=3)
+"""Time that the API server of a member has to decide."""
+SHORT_WITHIN: Final = timedelta(seconds=0.5)
 """For an API server that has not answered within the last seconds: each list would wait for it."""
 _SHORT_FOR: Final = timedelta(seconds=5)
 _NAMED: Final = 5
@@ -185,7 +187,7 @@ class Decisions:
         self._known: ExpiringCache[_Case, bool] = ExpiringCache(_CAPACITY, clock)
         self._turns = Turns(each=_AT_A_TIME)
         # Bounds the reviews that one user causes: invented names are in no cache (rule A8).
-        self._budgets = TokenBuckets(rate=_REVIEWS_PER_SECOND, burst=_REVIEW_BURST, clock=clock)
+        self._budgets = TokenBuckets(rate=REVIEWS_PER_SECOND, burst=REVIEW_BURST, clock=clock)
 
     async def decide(self, client: Callable[[], KubeClient], case: _Case) -> bool:
         """Whether a user may do something.
@@ -318,7 +320,7 @@ class MemberAccess:
         case = _Case(cluster, user if is_hub else _as_foreigner(user), attributes)
         is_short = time.monotonic() < self._short_until.get(cluster, 0)
         try:
-            within = _SHORT_WITHIN if is_short else _MEMBER_WITHIN
+            within = SHORT_WITHIN if is_short else MEMBER_WITHIN
             async with asyncio.timeout(within.total_seconds()):
                 decided = await self._decisions.decide(lambda: self._clusters.client(cluster), case)
         except ClusterNotFound:

@@ -68,10 +68,12 @@ class FeedTail:
 
     Args:
         feed: of the snapshot.
+        answer_within: how long the store may take.
     """
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: Feed, *, answer_within: timedelta = _ANSWER_WITHIN) -> None:
         self.feed = feed
+        self._answer_within = answer_within.total_seconds()
         self._position: Position | None = None
         self._listeners: dict[tuple[str, str], list[Listener]] = {}
         self._followers: list[Follower] = []
@@ -184,7 +186,7 @@ class FeedTail:
                 return end
         while True:
             try:
-                async with asyncio.timeout(_ANSWER_WITHIN.total_seconds()):
+                async with asyncio.timeout(self._answer_within):
                     changes, position = await self.feed.read(self._position)
             except FleetbusError as e:  # the store is empty, or another one: nothing goes on
                 self._lose(str(e))
@@ -205,7 +207,7 @@ class FeedTail:
         """The end of the feed; one whose server was replaced has none until it begins anew."""
         why = ""
         try:
-            async with asyncio.timeout(_ANSWER_WITHIN.total_seconds()):
+            async with asyncio.timeout(self._answer_within):
                 while True:
                     try:
                         return await self.feed.end()

@@ -31,7 +31,7 @@ MAX_PAGE_BYTES: Final = 16 * 1024 * 1024
 _READ_BYTES: Final = 4 * 1024 * 1024
 _READ_ROWS: Final = 250
 
-_MAX_READ: Final = 20_000
+MAX_READ: Final = 20_000
 """Objects whose bodies are read for one page in the order of lists; the next page continues there.
 With another order all of them must be read, because any of them may come first."""
 
@@ -221,7 +221,7 @@ class _BestRows:
 
     def leave_out(self, segment: Segment) -> bool:
         """Whether a segment and all after it are left to the next page."""
-        is_full = self._read >= _MAX_READ or self.total > self._limit
+        is_full = self._read >= MAX_READ or self.total > self._limit
         self.is_enough = is_full and not segment.is_kept and not self._sort
         return self.is_enough
 

@@ -30,9 +30,10 @@ from fleetbus_query_api.fields.tables import CHUNK_BYTES, FieldTables
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.responses.render import body_of
 
-_FEW: Final = 2_000
+FEW: Final = 2_000
 """So many objects are read for a question alone; columns of everything cost more."""
-_STEP: Final = 250
+STEP: Final = 250
+"""So many are read at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class FieldSource:
             return True
         if query.name is not None:
             return False
-        return await self._reader.rows.count_candidates(query, most=_FEW + 1) > _FEW
+        return await self._reader.rows.count_candidates(query, most=FEW + 1) > FEW
 
     async def segments(
         self, question: Question, *, is_kept: bool, start: Position | None = None
@@ -128,9 +129,7 @@ class FieldSource:
         conditions = field_conditions(question.fields)
         is_inside = start is not None and start.cluster in query.clusters
         token = write_token(start) if start is not None and is_inside else ""
-        query = replace(
-            query, limit=_STEP, count=False, continue_token=token, max_bytes=CHUNK_BYTES
-        )
+        query = replace(query, limit=STEP, count=False, continue_token=token, max_bytes=CHUNK_BYTES)
         async for page in self._reader.pages(query):
             for cluster, entries in groupby(page.entries, attrgetter("cluster")):
                 batch = list(entries)

@@ -31,7 +31,8 @@ from fleetbus_query_api.limits.time_slices import TimeSlices
 
 CHUNK_BYTES: Final = 512 * 1024
 """Bodies per read: the answers to others wait on the same connection."""
-_FIRST_ROWS: Final = 50
+FIRST_ROWS: Final = 50
+"""Rows of the first read, before their sizes are known."""
 _AT_A_TIME: Final = 4
 """Tables that one question reads side by side."""
 _ATTEMPTS: Final = 3
@@ -267,7 +268,7 @@ class FieldTables:
 
     async def _chunks(self, table: FieldTable) -> AsyncGenerator[list[StoredRow]]:
         """Read all rows in order; the next ones are on their way while some are decoded."""
-        count = _FIRST_ROWS
+        count = FIRST_ROWS
         reading = self._read_after(table, b"", count)
         try:
             while reading is not None:

@@ -72,10 +72,12 @@ class ListConcurrency:
 
     Args:
         app: the application behind it.
+        patience: how long a list waits for others to end.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, patience: timedelta = _CAPACITY_TIMEOUT) -> None:
         self._app = app
+        self._patience = patience
         self._capacity = asyncio.Semaphore(MAX_LISTS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -85,7 +87,7 @@ class ListConcurrency:
             await self._app(scope, receive, send)
             return
         try:
-            async with asyncio.timeout(_CAPACITY_TIMEOUT.total_seconds()):
+            async with asyncio.timeout(self._patience.total_seconds()):
                 await self._capacity.acquire()
         except TimeoutError:
             busy = UnavailableProblem(f"{MAX_LISTS} other lists are in progress; try again")

@@ -13,7 +13,8 @@ T = TypeVar("T")
 
 STEP_BYTES: Final = 8 * 1024**2
 """Size of the known states of the objects of a step; a larger object is read alone."""
-_LARGE_BYTES: Final = 32 * 1024**2
+LARGE_BYTES: Final = 32 * 1024**2
+"""States of a step that are larger together make the next one smaller."""
 
 
 @dataclass(slots=True)
@@ -53,7 +54,7 @@ class Step:
         Objects of one type in one cluster come one after another, and are of similar sizes.
         """
         read = sum(len(state.body) for state in states.values())
-        if read > _LARGE_BYTES:
-            self.size = max(1, self.size * _LARGE_BYTES // read)
+        if read > LARGE_BYTES:
+            self.size = max(1, self.size * LARGE_BYTES // read)
         elif read < STEP_BYTES:
             self.size = min(self.most, 2 * self.size)

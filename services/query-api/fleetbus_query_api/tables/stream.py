@@ -48,7 +48,7 @@ from fleetbus_query_api.tables.columns import columns_in_list, columns_of
 log = structlog.get_logger()
 
 NDJSON: Final = "application/x-ndjson"
-_PAGE: Final = 500
+PAGE: Final = 500
 """Objects that are read at a time."""
 _CHOSEN_PAGE: Final = 5_000
 """The same where they are selected or sorted by fields; the bytes of a page are bounded anyhow."""
@@ -95,7 +95,7 @@ class TableListing:
             if parameters.wide or not column.priority
         ]
         query = replace(
-            scope.query, limit=_PAGE, continue_token=parameters.continue_token, count=False
+            scope.query, limit=PAGE, continue_token=parameters.continue_token, count=False
         )
         limit = parameters.limit if "limit" in parameters.model_fields_set else None
         pages = await self._listing.source(parameters.as_of)
@@ -197,7 +197,7 @@ class _Selected:
     async def page(self, query: ListQuery, count: int) -> ListPage:
         """Find a page, after so many rows."""
         # Each page of a selection looks at all objects anew, so that it had better be a large one.
-        most = _CHOSEN_PAGE if self.fields or self.sort else _PAGE
+        most = _CHOSEN_PAGE if self.fields or self.sort else PAGE
         size = most if self.limit is None else min(self.limit - count, most)
         return await self.pages.page(replace(query, limit=size), self.fields, self.sort)
 

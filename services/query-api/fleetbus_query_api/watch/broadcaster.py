@@ -52,7 +52,6 @@ DELIVERED: Final = Counter(
 _MAX_PENDING: Final = 50_000
 """Changes that wait to be delivered."""
 _MAX_WAITING: Final = 64 * 1024 * 1024
-"""Bytes that wait for all clients; the one that is furthest behind is cut."""
 _PAGE: Final = 100
 """Objects per page of a present state: each client has one page in memory."""
 _CUTS: Final = ("dropped", "unwatched")
@@ -142,6 +141,7 @@ class Broadcaster:
         slices: run the delivery.
         listing: reads the present state.
         settings: the limits.
+        max_waiting: bytes that wait for all clients; the one that is furthest behind is cut.
     """
 
     def __init__(
@@ -151,8 +151,10 @@ class Broadcaster:
         slices: TimeSlices,
         listing: ObjectListing,
         settings: QueryApiSettings,
+        max_waiting: int = _MAX_WAITING,
     ) -> None:
         self.tail = tail
+        self._max_waiting = max_waiting
         self.slices = slices
         self._listing = listing
         self._admission = Admission(settings)
@@ -413,7 +415,7 @@ class Broadcaster:
             if subscription.end_reason is None
         ]
         total = sum(subscription.waiting for subscription in subscriptions)
-        while total > _MAX_WAITING:
+        while total > self._max_waiting:
             slowest = max(subscriptions, key=lambda subscription: subscription.waiting)
             subscriptions.remove(slowest)
             total -= slowest.waiting

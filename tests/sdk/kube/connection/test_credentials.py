@@ -151,7 +151,7 @@ async def test_w19_a_secret_that_is_late_is_asked_for_again_but_no_faster_than_t
 async def test_w19_a_hub_that_does_not_tell_changes_nothing_of_what_the_member_said(
     fault: Fail | Hang, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("fleetbus.clusters.access._ANSWERS_WITHIN", timedelta(seconds=0.1))
+    monkeypatch.setattr("fleetbus.clusters.access.ANSWERS_WITHIN", timedelta(seconds=0.1))
     async with fleet() as f:
         await f.client.list(MAPS)
         f.hub.faults.add(fault, resource="secrets", verb="list")
