@@ -9,7 +9,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcilerTiming:
-    """How long the projector waits, asks again, or gives up."""
+    """Pauses, intervals and limits of the projector."""
 
     retry: timedelta = timedelta(seconds=1)
     """The pause after the store or the bus failed."""
@@ -32,7 +32,7 @@ class ReconcilerTiming:
     grant_begun: timedelta = timedelta(seconds=10)
     """A live watcher reports at once that it has begun; so requests of dead ones block nobody."""
     blocking: timedelta = timedelta(seconds=60)
-    """How long a cluster may make the requests of others wait for capacity."""
+    """Time for which a cluster may make the requests of others wait for capacity."""
 
 
 USUAL: Final = ReconcilerTiming()

@@ -13,7 +13,7 @@ _PROBES: Final = BackoffPolicy(first=timedelta(seconds=1), cap=timedelta(seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatcherTiming:
-    """How long a watcher waits, asks again, or gives up."""
+    """Pauses, intervals and limits of a watcher."""
 
     # --- whether the API server answers (rules W11, W19) --------------------------------------
 

@@ -41,7 +41,7 @@ _AT_A_TIME: Final = 64
 REVIEW_BURST: Final = 5000
 """A first list over a fleet of 1,000 clusters takes a review for each, or two."""
 REVIEWS_PER_SECOND: Final = 50
-"""Of one user, once the burst is used up."""
+"""The rate for one user, once the burst is used up."""
 MEMBER_WITHIN: Final = timedelta(seconds=3)
 """Time that the API server of a member has to decide."""
 SHORT_WITHIN: Final = timedelta(seconds=0.5)
