@@ -67,13 +67,13 @@ async def never_blocked(limit: float = 2.0) -> AsyncGenerator[None]:
 
     async def tick() -> None:
         while True:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # the pace of the ticks
             turns.append(time.process_time())
 
     ticking = asyncio.create_task(tick(), name="ticks")
     try:
         yield
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # for the last tick
     finally:
         ticking.cancel()
     longest = max(after - before for before, after in itertools.pairwise(turns))

@@ -13,7 +13,7 @@ from fleetbus.kube.connection.request_limiter import RequestLimiter
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_distributor.targets.limits import Turn, Turns
 from fleetbus_emulator.apiserver import Delay, Fail
-from support.eventually import eventually
+from support.eventually import eventually, never, stays
 from support.rigs.distributor import CONFIG_MAP, HUB, Rig
 
 MAPS = "v1/configmaps"
@@ -127,7 +127,7 @@ async def test_d11_a_cluster_that_waits_for_its_turn_is_not_taken_to_hang(
     taken = await limits.turns.take(ALIVE)
     place(rig, "x", "t1", "t2")
     round_ = asyncio.create_task(rig.reconcile("x"))
-    await asyncio.sleep(2)
+    await asyncio.sleep(2)  # longer than one that hangs is waited for
     taken.end()
     await round_
     assert set(rig.states("x").values()) == {"Applied"}
@@ -163,12 +163,12 @@ async def test_d11_few_objects_are_under_way_and_a_server_that_hangs_takes_no_tu
     async with asyncio.TaskGroup() as group:
         for _ in range(6):
             group.create_task(begin())
-        await asyncio.sleep(0.05)
-        assert len(taken) == 2
+        await eventually(lambda: len(taken) == 2)
+        await stays(2, lambda: len(taken), timedelta(seconds=0.04))
         assert turns.are_scarce
         taken[0].end()
         taken[0].end()
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
         assert len(taken) == 3  # at once: whoever ends has no need of its turn
         await eventually(lambda: len(taken) == 6)
     for turn in taken:
@@ -176,8 +176,7 @@ async def test_d11_few_objects_are_under_way_and_a_server_that_hangs_takes_no_tu
     async with asyncio.timeout(5):
         again = [await turns.take(ALIVE), await turns.take(ALIVE)]  # none has got lost
     third = asyncio.create_task(turns.take(ALIVE))
-    await asyncio.sleep(0.01)
-    assert not third.done()  # nor was one given back twice
+    await never(third.done, timedelta(seconds=0.02))  # nor was one given back twice
     again[0].end()
     await third
     assert not turns.are_scarce
@@ -190,7 +189,7 @@ async def test_d11_a_server_that_is_slow_and_answers_keeps_its_turn():
     waiting = asyncio.create_task(turns.take(ALIVE))
     for _ in range(20):
         slow.note()
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # the pace of its answers
     assert not waiting.done()
     await asyncio.wait_for(waiting, 5)  # once it is silent
 

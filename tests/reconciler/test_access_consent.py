@@ -172,7 +172,7 @@ async def test_w13_another_cluster_behind_unchanged_access_data_needs_a_person(r
         await settle_at(rig, "zoo")
         await rig.claim("of-the-old-one")
         rig.provider.tell(replace(rig.info("zoo"), labels={"a": "b"}))
-        await asyncio.sleep(0.1)
+        await stays("", rig.accepted)
     rig.provider.tell(rig.info("zoo"))
     async with rig.projecting():
         await stays("", rig.accepted, timedelta(seconds=0.2))

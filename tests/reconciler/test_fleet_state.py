@@ -396,7 +396,7 @@ async def test_w20_a_cluster_that_joins_again_need_not_wait_for_what_was_asked_b
     rig.provider.tell("eu1", "us1")
     await eventually(lambda: rig.connections.clusters.get("eu1") is not None)
     await state.converge()
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.01)  # numbers are milliseconds
     await state.apply_heartbeat(heartbeat())
     second = await rig.resync_request()
     assert first is not None

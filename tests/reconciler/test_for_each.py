@@ -11,7 +11,7 @@ from fleetbus_reconciler.for_each import AT_ONCE, for_each
 
 async def test_results_are_in_the_order_of_the_items_whichever_ends_first():
     async def late(item: int) -> int:
-        await asyncio.sleep(0.001 * (5 - item % 5))
+        await asyncio.sleep(0.001 * (5 - item % 5))  # an item that takes its time
         return item * 2
 
     assert await for_each(range(100), late) == [item * 2 for item in range(100)]
@@ -44,7 +44,7 @@ async def test_an_error_is_raised_when_nothing_runs_any_more_and_stops_few_other
         await asyncio.sleep(0)
         if item == 3:
             raise ValueError(item)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # a slow item
         done.append(item)
 
     items = range(3 * AT_ONCE)

@@ -88,7 +88,7 @@ async def test_w7_a_write_that_was_received_is_read(bus: Bus, keys: GrantKeys):
     await KeyValue(bus).put(key, value())
     while not keys.held:
         async with asyncio.timeout(15):
-            await asyncio.sleep(keys.next_read_in())
+            await asyncio.sleep(keys.next_read_in())  # until the read is due
             await keys.read()
     assert keys.held[key].value == value()
 
@@ -99,7 +99,7 @@ async def test_w7_a_write_that_was_sent_before_the_subscription_is_read_a_second
     key = kv_grant("eu1", "core", "pods")
     await keys.read()
     await KeyValue(bus).put(key, value())  # sent before `follow`, stored after the first read
-    await asyncio.sleep(keys.next_read_in())
+    await asyncio.sleep(keys.next_read_in())  # until the read is due
     await keys.read()
     assert keys.held[key].value == value()
     assert keys.next_read_in() > 60

@@ -95,7 +95,7 @@ async def nothing_unread_is_dropped(rig: ProjectorRig, before: float) -> None:
         info = await stream_info(rig.bus)
         assert info is not None
         assert info["state"]["first_seq"] <= applied() - before + 1
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # between two looks
 
 
 def applied() -> float:

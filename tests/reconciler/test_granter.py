@@ -251,7 +251,7 @@ async def test_w7_a_killed_watchers_grant_is_taken_back_in_time(rig: ProjectorRi
     await next_one.ask()
     for number in range(20):  # as long as something of it arrives, it lives
         await rig.publish(source(dead, 5).listed("a", number + 1))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # the pace of the list
         assert await dead.is_granted()
     await eventually(next_one.is_granted)
     assert await dead.is_gone()

@@ -77,7 +77,7 @@ async def test_p6_what_a_list_lacks_is_published_once_with_its_last_state_and_th
     await listed(rig, (200, 2), 8)
     await rig.synced(epoch=f"200 {FIRST + 2}")
     await eventually(lambda: len(rig.deleted) == 2)
-    await asyncio.sleep(0.15)
+    await stays(2, lambda: len(rig.deleted))
     event, other = sorted(rig.deleted, key=lambda event: event.name)  # hashes have no order
     assert (event.name, other.name) == ("o08", "o09")
     assert event.observed_at.endswith("Z")  # the form of every other event
@@ -315,7 +315,7 @@ async def test_sweeps_of_different_resources_run_at_once_and_those_of_one_after_
         twice += place in running
         running.add(place)
         most = max(most, len(running))
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # a slow sweep
         running.discard(place)
         await sweep(self, completed)
 

@@ -49,7 +49,7 @@ async def beating(rig: ProjectorRig, *beats: Beat) -> AsyncGenerator[None]:
     async def run() -> None:
         while True:
             await asyncio.gather(*(rig.publish(make_beat()) for make_beat in beats))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # the pace of the heartbeats
 
     task = asyncio.create_task(run())
     try:
@@ -211,7 +211,7 @@ async def test_p6_s1_what_is_named_but_never_published_leaves_once(rig: Projecto
         async with beating(rig, made):
             await eventually(lambda: _are(rig))
             await eventually(lambda: _has_only_scope(rig, ""))
-            await asyncio.sleep(LONG)
+            await asyncio.sleep(LONG)  # time for a second line in the log
     record = await rig.record()
     assert record is not None
     assert (record.state, record.reason) == (ResourceState.UNKNOWN, DENIED)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import NoReturn
+from collections.abc import Coroutine
+from typing import Any, NoReturn, TypeVar
 
 import pytest
 
 from fleetbus_watcher.errgroup import run_group
 from support.rows import each_row
+
+T = TypeVar("T")
 
 
 async def for_ever() -> None:
@@ -26,7 +29,7 @@ async def test_the_first_error_ends_the_others_and_is_raised_by_itself():
         try:
             await for_ever()
         finally:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # a slow end
             cleaned.append("up")
 
     async def fail_in_a_group() -> None:
@@ -43,7 +46,7 @@ async def test_the_first_error_ends_the_others_and_is_raised_by_itself():
 
 
 async def test_it_ends_when_all_have_returned():
-    await run_group(one=asyncio.sleep(0), two=asyncio.sleep(0.01))
+    await run_group(one=asyncio.sleep(0), two=asyncio.sleep(0.01))  # one takes longer
     await run_group()
 
 
@@ -57,7 +60,7 @@ async def test_the_first_value_ends_the_others_and_is_returned():
             cleaned.append("up")
 
     async def decide(pause: float) -> str:
-        await asyncio.sleep(pause)
+        await asyncio.sleep(pause)  # a decision that takes its time
         return f"after {pause}"
 
     outcome = await run_group(
@@ -75,6 +78,14 @@ async def test_a_value_hides_no_error_that_comes_with_it():
             await run_group(value=decide(), error=fail())
 
 
+async def begun(group: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """A group whose members wait."""
+    running = asyncio.create_task(group)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    return running
+
+
 async def test_w21_a_stop_wins_over_a_value():
     gate = asyncio.Event()
 
@@ -82,8 +93,7 @@ async def test_w21_a_stop_wins_over_a_value():
         await gate.wait()
         return "a value"
 
-    running = asyncio.create_task(run_group(one=decide(), two=for_ever()))
-    await asyncio.sleep(0.01)
+    running = await begun(run_group(one=decide(), two=for_ever()))
     gate.set()
     await asyncio.sleep(0)
     running.cancel()
@@ -98,8 +108,7 @@ async def test_w21_a_stop_wins_over_an_error_on_the_way_out():
         except asyncio.CancelledError:
             raise ValueError("broken by the stop") from None
 
-    running = asyncio.create_task(run_group(one=fail_when_stopped(), two=for_ever()))
-    await asyncio.sleep(0.01)
+    running = await begun(run_group(one=fail_when_stopped(), two=for_ever()))
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -113,8 +122,7 @@ async def test_w21_a_stop_wins_over_an_error_that_came_just_before_it(turns: int
         await gate.wait()
         await fail()
 
-    running = asyncio.create_task(run_group(one=fail_at_the_gate(), two=for_ever()))
-    await asyncio.sleep(0.01)
+    running = await begun(run_group(one=fail_at_the_gate(), two=for_ever()))
     gate.set()
     for _ in range(turns):
         await asyncio.sleep(0)

@@ -148,14 +148,14 @@ async def test_w15_t21_stopping_one_replica_and_killing_the_other_leaves_no_gap_
     rig, (first, second) = replicas
     writer = asyncio.create_task(_write_for_ever(rig))
     try:
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.3)  # under load
         first.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(0.6)  # it is away under load
         first.send_signal(signal.SIGCONT)  # it goes on as if nothing had been
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # under load
         second.kill()
         await second.wait()
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # under load
     finally:
         writer.cancel()
     await eventually(lambda: _all_reported(rig), timedelta(seconds=20))
@@ -179,7 +179,7 @@ async def _write_for_ever(rig: Rig) -> None:
                 rig.remove(name)
             else:
                 rig.write(name, str(number))
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.005)  # the pace of the load
 
 
 async def _both_watch(rig: Rig) -> bool:

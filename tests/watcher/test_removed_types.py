@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
 from collections.abc import AsyncGenerator
@@ -282,6 +281,9 @@ async def test_w15_w17_two_replicas_end_a_type_once_or_twice_alike(known: Rig):
     known.start(**ALL)
     known.start(**ALL, replica="r2")
     await eventually(lambda: is_unrecorded(known))
-    await asyncio.sleep(0.2)
-    assert {(end.count, end.removed) for end in await removals(known)} == {(0, True)}
+
+    async def kinds() -> set[tuple[int, bool]]:
+        return {(end.count, end.removed) for end in await removals(known)}
+
+    await stays({(0, True)}, kinds, timedelta(seconds=0.2))
     assert await known.mirror("widgets") == {}

@@ -127,7 +127,7 @@ async def test_b15_a_watcher_waits_for_the_stream_and_for_the_bucket(rig: Rig):
     task = rig.start()
     await never(task.done, timedelta(seconds=0.3))
     await ensure_stream(rig.bus)
-    await asyncio.sleep(0.3)
+    await never(task.done, timedelta(seconds=0.3))
     await ensure_bucket(rig.bus)
     await eventually(rig.is_mirrored)
 
@@ -210,7 +210,7 @@ async def _beats(rig: Rig, number: int) -> bool:
 
 async def _is_silent(rig: Rig, seconds: float) -> bool:
     before = len(await rig.heartbeats())
-    await asyncio.sleep(seconds)
+    await asyncio.sleep(seconds)  # the silence that is checked
     return len(await rig.heartbeats()) == before
 
 

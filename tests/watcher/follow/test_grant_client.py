@@ -53,15 +53,15 @@ async def state_of(rig: Rig) -> tuple[str, str]:
 
 async def test_w7_nothing_is_claimed_and_nothing_listed_before_the_projector_says_yes(rig: Rig):
     rig.write("a")
+    rig.timing = replace(rig.timing, grant_first_poll=timedelta(milliseconds=20))
     asker = asker_of(rig)
     rig.start(**LONG)
     await eventually(asker.is_there)
-    await asyncio.sleep(0.4)  # it has looked by itself meanwhile
+    await stays([], lambda: rig.requests("list"))  # it looks by itself meanwhile
     ask = await asker.found()
     assert ask is not None
     assert (ask.replica, ask.scope, ask.patience, ask.bytes, ask.epoch) == ("r1", "", 60, 0, 0)
     assert abs(ask.since / 1000 - time.time()) < 10
-    assert rig.requests("list") == []
     assert await rig.kv.get("alpha.epoch.core.configmaps") is None
     await asker.grant(rig.bus)
     await eventually(rig.ends)
@@ -334,7 +334,7 @@ async def giving_signs(rig: Rig, *askers: Asker) -> AsyncGenerator[None]:
         for at in itertools.count(1):
             for asker in askers:
                 await asker.give_sign(rig.bus, at)
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # the pace of the signs
 
     task = asyncio.create_task(give())
     try:
@@ -352,8 +352,7 @@ async def test_w7_a_projector_that_answers_again_is_asked_again(rig: Rig):
     assert len(waiting) == 2
     async with giving_signs(rig, *waiting):
         await eventually(rig.ends)
-        await asyncio.sleep(0.1)
-        assert rule.hits == 1, "it is nobody's turn to go ahead"
+        await stays(1, lambda: rule.hits)  # it is nobody's turn to go ahead
     for asker in waiting:
         await asker.grant(rig.bus)
     await eventually(lambda: _has_ends(rig, 3))

@@ -47,7 +47,7 @@ async def test_w1_no_change_is_lost_over_cut_watches(rig: Rig):
             if number % 5 == 0:
                 rig.write(f"b{number}")
                 rig.remove(f"b{number}")
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # the pace of the load
         rig.cluster.faults.clear()
         await eventually(rig.is_mirrored, timedelta(seconds=15))
         events = await rig.events()
@@ -294,12 +294,20 @@ async def test_b3_two_replicas_store_each_change_once(rig: Rig):
         for number in range(30):
             rig.write(f"a{number % 4}", str(number))
         await eventually(rig.is_mirrored)
-        await asyncio.sleep(0.1)
-        live = [e for e in await rig.events() if e.verb is not Verb.LISTED]
+        await eventually(lambda: _has_live(rig, 30))
+        await never(lambda: _has_live(rig, 31))
+        live = await _live(rig)
         numbers = {e.incarnation.number for e in live}
     assert len(live) == len({(e.uid, e.resource_version, e.verb) for e in live})
-    assert len(live) == 30
     assert len(numbers) == 1
+
+
+async def _live(rig: Rig) -> list[Event]:
+    return [event for event in await rig.events() if event.verb is not Verb.LISTED]
+
+
+async def _has_live(rig: Rig, number: int) -> bool:
+    return len(await _live(rig)) >= number
 
 
 async def test_every_event_carries_the_headers_of_the_contract(rig: Rig):

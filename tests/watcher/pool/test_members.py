@@ -95,7 +95,7 @@ class churning:  # noqa: N801 -- it reads as what happens meanwhile
             if turn % 3 == 2:
                 rig.remove(NAMES[turn % len(NAMES)], "a1")
             turn += 1
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.005)  # the pace of the load
 
 
 async def test_w22_members_that_stop_together_wait_for_nobody(rig: PoolRig):
@@ -245,7 +245,7 @@ async def test_w22_nats_away_for_longer_than_a_lease_moves_nothing(tmp_path: Pat
         before = moves()
         await server.stop()
         rig.write("c1", "a")
-        await asyncio.sleep(2 * LEASE.total_seconds())
+        await asyncio.sleep(2 * LEASE.total_seconds())  # the leases run out
         await server.restart()
         await rig.bus.wait_connected()
         await eventually(rig.are_mirrored)

@@ -81,7 +81,7 @@ async def test_b13_a_bus_that_is_away_for_long_costs_no_event_and_no_list(tmp_pa
         for number in range(3000):  # three windows full
             rig.write(f"a{number % 50}", str(number))
             if number % 100 == 0:
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # the pace of the load
         await server.restart()
         # To read the stream again and again would keep the watcher from what it has to do.
         await eventually(lambda: _holds(rig, 3000), timedelta(seconds=30))

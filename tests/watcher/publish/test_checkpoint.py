@@ -161,7 +161,7 @@ async def test_w3_kill_9_at_any_moment_loses_nothing_and_no_checkpoint_is_ahead(
                     await eventually(
                         lambda n=before: len(rig.cluster.requests) > n, timedelta(seconds=20)
                     )
-                    await asyncio.sleep(random.uniform(0.0, 0.4))
+                    await asyncio.sleep(random.uniform(0.0, 0.4))  # killed at any time
                     child.kill()
                     await child.wait()
                 await _assert_checkpoint_is_covered(rig)
@@ -235,7 +235,7 @@ async def test_w14_b14_a_stalled_bus_stops_the_reader_and_costs_no_memory(tmp_pa
                 rig.write(f"a{number % 500}", f"{number}" + "x" * 16_000)
                 if number % 100 == 0:
                     await asyncio.sleep(0)
-            await asyncio.sleep(1)
+            await asyncio.sleep(1)  # it reads what it can
             grown = _rss_mb(child.pid) - before
         finally:
             server.process.send_signal(signal.SIGCONT)
@@ -272,7 +272,7 @@ async def _write_for_ever(rig: Rig, random: Random) -> None:
             rig.remove(name)
         else:
             rig.write(name, str(number))
-        await asyncio.sleep(0.003)
+        await asyncio.sleep(0.003)  # the pace of the load
 
 
 async def _assert_checkpoint_is_covered(rig: Rig) -> None:
@@ -311,7 +311,7 @@ async def _restart_under_load(server: NatsServer, rig: Rig, turn: int) -> None:
     server.kill()
     for number in range(20):
         rig.write(f"a{number}", f"{turn}")
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # the watcher reads them meanwhile
     await server.restart()
     for number in range(20):
         rig.write(f"b{number}", f"{turn}")

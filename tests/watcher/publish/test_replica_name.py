@@ -71,7 +71,7 @@ async def test_w25_three_watchers_with_one_name_get_three(rig: Rig):
             await eventually(rig.is_mirrored)
             if len(await names(rig)) == 3:
                 break
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # a heartbeat is due
     assert len(await names(rig)) == 3
     assert len(await numbers(rig) - {0}) == 1
 
@@ -88,7 +88,7 @@ async def test_w25_a_watcher_that_follows_a_killed_one_has_its_name_at_once(
             for number in range(5):
                 rig.write("b", str(number))
                 await eventually(rig.is_mirrored)
-                await asyncio.sleep(0.15)
+                await asyncio.sleep(0.15)  # a heartbeat is due
     assert await names(rig) == {"host"}
     assert len(rig.requests("list")) == 1
 
@@ -99,5 +99,5 @@ async def _write_until_renamed(rig: Rig) -> None:
         await eventually(rig.is_mirrored)
         if await is_renamed(rig):
             return
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # a heartbeat is due
     raise AssertionError("both still have the same name")
