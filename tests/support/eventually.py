@@ -43,7 +43,7 @@ async def eventually(
         waited = time.monotonic() - start
         if waited > within.total_seconds():
             raise AssertionError(f"not within {within.total_seconds()} s; last answer: {answer!r}")
-        await asyncio.sleep(min(max(_POLL, waited / 10), _RARE_POLL))
+        await asyncio.sleep(min(max(_POLL, waited / 10), _RARE_POLL))  # between two questions
 
 
 async def never(predicate: Callable[[], Any], during: timedelta = _BRIEFLY) -> None:
@@ -73,4 +73,4 @@ async def stays(answer: Any, question: Callable[[], Any], during: timedelta = _B
         assert other == answer
         if time.monotonic() > deadline:
             return
-        await asyncio.sleep(_POLL)
+        await asyncio.sleep(_POLL)  # between two questions

@@ -211,7 +211,7 @@ async def test_b1_a_server_killed_amid_batches_has_everything_once(own_server: N
         publishing = asyncio.create_task(publish())
         await eventually(lambda: len(acks) >= 500)
         own_server.kill()
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # it is away for a while
         await own_server.restart()
         await asyncio.wait_for(publishing, 20)
         assert await window.drain(timedelta(seconds=20))

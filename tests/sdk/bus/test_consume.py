@@ -218,7 +218,7 @@ async def test_b15_a_missing_consumer_is_asked_for_slowly(
     async with consuming(bus, Handled()) as consumer:
         await eventually(lambda: consumer.is_missing)
         before = bus.nc.stats["out_msgs"]
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(0.6)  # a few pauses pass
         assert 1 <= bus.nc.stats["out_msgs"] - before <= 4
 
 
@@ -235,9 +235,14 @@ async def test_b15_messages_flow_again_after_a_restart_of_nats(tmp_path: pathlib
             await eventually(lambda: "o1" in handled.names, within=SOON)
 
 
+async def _is_pulled(bus: Bus) -> bool:
+    info = await consumer_info(bus, DURABLE)
+    return info is not None and info["num_waiting"] > 0
+
+
 async def test_b14_a_stop_while_waiting_or_handling_ends_at_once(bus: Bus) -> None:
     async with consuming(bus, Handled()):
-        await asyncio.sleep(0.1)
+        await eventually(lambda: _is_pulled(bus))
     handled = Handled()
     handled.hold = asyncio.Event()
     await publish(bus, 0)
@@ -315,7 +320,7 @@ async def test_b15_an_expired_pull_is_asked_again_and_only_its_own_rest_is_forgo
     async with consuming(bus, handled):
         for number in range(8):
             await publish(bus, number)
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # pulls expire meanwhile
             info = await consumer_info(bus, DURABLE)
             assert info is not None
             assert info["num_waiting"] <= 2

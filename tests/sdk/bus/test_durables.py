@@ -37,7 +37,7 @@ from fleetbus_proto.keys import KV_BUCKET, kv_controller
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import EVENTS_ALL, STREAM, STREAM_SUBJECTS, event_subject
 from fleetbus_reconciler.timing import ReconcilerTiming
-from support.eventually import eventually
+from support.eventually import eventually, stays
 from support.objects import pod
 from support.rigs.fleet import Recorder, Rig
 from support.stores.snapshot import Source
@@ -273,7 +273,7 @@ async def serving(bus: Bus) -> AsyncGenerator[None]:
         while True:
             with contextlib.suppress(BusError):
                 await apply_registration(bus, KeyValue(bus), NAME)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)  # the pace of the projector
 
     task = asyncio.create_task(serve())
     try:
@@ -328,10 +328,12 @@ async def test_b12_another_release_keeps_the_stream_as_long_as_it_pulls(bus: Bus
 
         await eventually(is_pulled)
         losing = asyncio.create_task(bound.lost(durable))
-        await asyncio.sleep(0.4)
-        registration = await read_registration(KeyValue(bus), NAME)
-        assert registration is not None
-        assert registration.filters == BOTH
+
+        async def filters() -> object:
+            registration = await read_registration(KeyValue(bus), NAME)
+            return registration and registration.filters
+
+        await stays(BOTH, filters, timedelta(seconds=0.4))
         pulling.cancel()
         await asyncio.gather(pulling, return_exceptions=True)
 

@@ -128,7 +128,7 @@ async def test_b6_b7_a_killed_leader_loses_no_event_and_stores_none_twice(cluste
                 await window.publish(
                     "fleetbus.status.c.r", b"x", head, lambda a, n=number: acks.update({n: a})
                 )
-                await asyncio.sleep(0.002)
+                await asyncio.sleep(0.002)  # the pace of the load
             assert await window.drain(WITHIN)
 
         await publish(200)

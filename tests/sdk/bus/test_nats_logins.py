@@ -120,7 +120,7 @@ class Load:
             ack = await self._window.send(f"fleetbus.status.eu1.r{self.sent}", b"x", headers)
             assert ack.error is None, ack
             self.stored += 1
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)  # the pace of the load
 
 
 @pytest.mark.parametrize("kind", KINDS)

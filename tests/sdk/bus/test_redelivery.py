@@ -106,7 +106,7 @@ async def test_b7_what_waits_long_in_a_slow_process_is_delivered_to_no_other(bus
     handled: list[str] = []
 
     async def handle(deliveries: Sequence[Delivery]) -> None:
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(0.6)  # a slow handler
         handled.extend(names_of(deliveries))
 
     await publish(bus, 900)  # some batches, of which the last waits longer than the AckWait

@@ -156,7 +156,7 @@ async def test_b6_what_was_in_flight_when_the_server_died_is_stored_exactly_once
         publishing = asyncio.create_task(_publish(window, acks, 3000))
         await eventually(lambda: len(acks) > 200)
         own_server.kill()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # it is away for a while
         await own_server.restart()
         await asyncio.wait_for(publishing, 20)
         assert await window.drain(timedelta(seconds=20))
@@ -232,7 +232,7 @@ async def _settled(window: Window) -> None:
     before = -1
     while before != window.in_flight or not before:
         before = window.in_flight
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # time for another message
 
 
 async def _publish(window: Window, acks: list[Ack], count: int, body: bytes = b"x") -> None:

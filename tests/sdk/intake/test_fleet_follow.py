@@ -20,6 +20,16 @@ from support.stores.snapshot import Source
 OFTEN = timedelta(milliseconds=5)
 
 
+class CountedFleet(Fleet):
+    """Counts how often somebody looks at the clusters."""
+
+    looks = 0
+
+    def clusters(self, selector: str = "") -> list[ClusterInfo]:
+        self.looks += 1
+        return super().clusters(selector)
+
+
 @pytest.fixture
 def provider() -> Provider:
     return Provider()
@@ -39,12 +49,12 @@ async def woken(rig: IntakeRig, provider: Provider, **filters: Any) -> set[str]:
         EU1.added("large", 5, body=None, degraded="oversized"),
         Source(cluster="us1").added("far", 6, metadata=WEB_APP | marked),
     )
-    fleet = Fleet(rig.clusters, rig.snapshot.reader)
+    fleet = CountedFleet(rig.clusters, rig.snapshot.reader)
     following = asyncio.create_task(
         follow_fleet(rig.controller, rig.queue, fleet, check_every=OFTEN)
     )
     try:
-        await asyncio.sleep(0.02)  # it has seen the fleet as it is
+        await eventually(lambda: fleet.looks)  # it has seen the fleet as it is
         provider.regions.put_nowait({"eu1": "asia", "us1": "us"})
 
         async def is_enqueued() -> bool:

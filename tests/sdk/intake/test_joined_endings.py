@@ -186,7 +186,7 @@ async def test_an_ending_that_comes_too_late_for_the_call_is_its_own(
 
     async def end_late() -> list[Lease]:
         await recorded.until_add(within=SOON)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # too late for the call
         return await recorded.done(over(*leases))
 
     ending = asyncio.create_task(end_late())

@@ -33,6 +33,7 @@ from fleetbus_emulator.apiserver import (
     serve,
 )
 from fleetbus_proto.errors import InvalidName
+from support.eventually import eventually
 from support.objects import config_map
 from support.rows import each_row
 from support.wire.strategies import SEGMENTS
@@ -474,9 +475,9 @@ def _become_a_pod(
 async def test_a_client_closed_under_a_running_request_is_unreachable_not_a_crash(
     cluster: Cluster, client: KubeClient
 ) -> None:
-    cluster.faults.add(Hang())
+    rule = cluster.faults.add(Hang())
     reading = asyncio.create_task(client.get(MAPS, "default", "a"))
-    await asyncio.sleep(0.1)
+    await eventually(lambda: rule.hits)
     await client.aclose()
     with pytest.raises(errors.Unreachable):
         await reading

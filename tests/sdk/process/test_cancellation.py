@@ -11,7 +11,7 @@ from fleetbus.process.cancellation import cancel_and_wait, cancellable, patch_wa
 
 async def swallow() -> None:
     try:
-        await asyncio.sleep(60)
+        await asyncio.sleep(60)  # until it is cancelled
     except asyncio.CancelledError:
         return
 
@@ -48,7 +48,7 @@ async def test_b14_a_clean_up_after_a_cancellation_may_still_call() -> None:
 
     async def clean_up_when_cancelled() -> None:
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(60)  # until it is cancelled
         finally:
             with cancellable():
                 await asyncio.sleep(0)

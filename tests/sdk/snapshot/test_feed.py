@@ -89,7 +89,7 @@ async def test_a5_a_watch_from_the_version_of_a_list_misses_nothing(snapshot: Sn
     feed = feed_of(snapshot)
     generation = (await feed.end()).generation
     writing = asyncio.gather(*(write(snapshot, cluster, 30) for cluster in CLUSTERS))
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.01)  # in the middle of the writes
     page = await snapshot.reader.list(ListQuery(clusters=CLUSTERS, resource=PODS))
     listed = {(entry.cluster, entry.name): entry.counter for entry in page.entries}
     await writing

@@ -255,7 +255,7 @@ async def test_commands_at_a_node_that_is_replaced_fail_and_cancel_nobody(
         os.kill(lost.pid, signal.SIGSTOP)
         try:
             sent = asyncio.ensure_future(client.get("a"))
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)  # the first one is sent
             unsent = asyncio.ensure_future(client.get("a"))
             async with asyncio.timeout(10):  # it hangs: nobody asks, and no error tells
                 outcomes = await asyncio.gather(sent, unsent, return_exceptions=True)

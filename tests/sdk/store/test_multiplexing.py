@@ -135,12 +135,15 @@ async def _word(reader: asyncio.StreamReader) -> bytes:
 async def test_closing_does_not_wait_for_a_server_that_hangs(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(shared_connection, "PATIENCE", timedelta(milliseconds=50))
 
+    arrived = asyncio.Event()
+
     async def say_nothing(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        arrived.set()
         await reader.read()
 
     async with served_by(say_nothing) as client:
         asked = asyncio.ensure_future(client.get("a"))
-        await asyncio.sleep(0.02)
+        await arrived.wait()
     with pytest.raises(errors.ConnectionError, match="the client is closed"):
         await asked
 
@@ -186,7 +189,7 @@ async def test_a_server_that_never_answers_is_given_up_when_its_client_says():
 
 async def test_slow_answers_are_waited_for_as_long_as_some_come():
     async def answer_slowly(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(0.12)
+        await asyncio.sleep(0.12)  # a slow answer
         writer.write(b":1\r\n")
 
     async with served_by(answer_slowly, answer_within=0.4) as client:
@@ -222,7 +225,7 @@ async def test_what_is_no_reply_ends_the_connection_and_answers_nobody_else(garb
 
     async with served_by(babble_at_first) as client:
         await asyncio.gather(client.incr("n"), return_exceptions=True)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # the rest of it arrives
         assert await client.incr("n") == 7
 
 

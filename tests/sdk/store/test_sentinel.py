@@ -51,7 +51,7 @@ async def count_until_failed(client: Redis, failing: Coroutine[Any, Any, None]) 
     try:
         while not task.done():
             counted = int(await client.incr("count"))
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)  # the pace of the load
     except errors.RedisError:
         pass
     await task

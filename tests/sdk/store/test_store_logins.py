@@ -86,7 +86,7 @@ class Load:
                 self.confirmed += 1
             except errors.RedisError:
                 self.failed += 1
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.002)  # the pace of the load
 
 
 @pytest.mark.parametrize("kind", [one, sentinel, cluster])

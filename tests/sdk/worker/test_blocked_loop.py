@@ -29,7 +29,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def hold_up(seconds: float) -> None:
     hidden = "S3CRET"
-    time.sleep(seconds)
+    time.sleep(seconds)  # it blocks the loop
     assert hidden
 
 
@@ -92,7 +92,7 @@ def counted() -> float:
 
 
 async def _hold_up_soon() -> None:
-    await asyncio.sleep(0.03)
+    await asyncio.sleep(0.03)  # the loop is watched by then
     hold_up(0.3)
 
 
@@ -100,5 +100,5 @@ async def test_a_loop_that_turns_is_reported_nothing_of() -> None:
     with capture_logs() as lines:
         async with report_blocked_loop():
             for _ in range(30):
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(0.005)  # a turn of the loop
     assert events(lines) == []

@@ -85,7 +85,7 @@ async def test_r8_a_run_that_cancels_itself_is_retried_with_back_off(
         task = asyncio.current_task()
         if notes.runs() <= 3 and task:
             task.cancel()
-            await asyncio.sleep(1)
+            await asyncio.sleep(1)  # it is cancelled here
 
     notes, before = Notes(act), counted("retried")
     async with working(queue, valkey_url, notes):

@@ -79,7 +79,7 @@ async def test_q9_a_cluster_alone_has_all_slots_and_another_one_gets_its_share_w
             beside.append(
                 sum(running_request.cluster == "busy" for running_request in notes.running)
             )
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # a reconcile takes its time
 
     notes = Notes(act)
     async with working(queue, valkey_url, notes, concurrency=4):
@@ -137,7 +137,7 @@ async def test_q9_runs_that_take_all_their_time_open_the_breaker(
     queue: RedisQueue, valkey_url: str
 ) -> None:
     async def act(_request: Request) -> None:
-        await asyncio.sleep(60)
+        await asyncio.sleep(60)  # until the timeout
 
     notes = Notes(act)
     limit = timedelta(milliseconds=50)

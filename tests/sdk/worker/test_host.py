@@ -67,15 +67,18 @@ async def test_p13_a_deletion_that_stood_in_the_queue_of_a_lost_store_is_reconci
     await rig.quiet("pods")
     recorder.pause = 1.0  # the only slot is taken, so the deletion waits in the queue
     rig.clusters["a"].patch(PODS, "default", "busy", {"metadata": {"labels": {"x": "y"}}})
-    await asyncio.sleep(0.3)
+    await eventually(lambda: recorder.running)
     recorder.runs.clear()
     rig.clusters["a"].delete(PODS, "default", "doomed")
 
     async def is_gone() -> bool:
         return await rig.reader.get("a", "core/pods", "default", "doomed") is None
 
+    async def is_queued() -> bool:
+        return bool((await RedisQueue(rig.redis, "pods").stats()).depth)
+
     await eventually(is_gone)
-    await asyncio.sleep(0.2)
+    await eventually(is_queued)
     await rig.redis.flushall()
     recorder.pause = 0.0
     await eventually(lambda: recorder.of("a", "default", "doomed"), within=SOON)
@@ -216,7 +219,7 @@ async def test_p9_initial_sync_outlives_a_store_that_is_away(open_rig: OpenRig) 
     await rig.quiet("pods")
     for _ in range(20):  # every connection is cut, at any moment of every loop
         await rig.redis.client_kill_filter(_type="normal", skipme=True)
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # the pace of the cuts
     rig.clusters["a"].create(PODS, pod("late"), "default")
     await eventually(lambda: recorder.of("a", "default", "late"), within=SOON)
 
@@ -290,7 +293,7 @@ async def test_r8_no_run_begins_before_the_fleet_is_known(
     run = Clusters.run
 
     async def run_later(clusters: Clusters) -> None:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # a late start
         await run(clusters)
 
     monkeypatch.setattr(Clusters, "run", run_later)

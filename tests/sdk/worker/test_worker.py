@@ -144,7 +144,7 @@ async def test_r7_a_run_over_its_timeout_is_cancelled_and_retried(
 ) -> None:
     async def act(_request: Request) -> None:
         if notes.runs() == 1:
-            await asyncio.sleep(60)
+            await asyncio.sleep(60)  # until the timeout
 
     notes = Notes(act)
     async with working(queue, valkey_url, notes, timeout=timedelta(milliseconds=200)):
@@ -174,7 +174,7 @@ async def test_q1_changes_during_a_slow_run_cause_exactly_one_further_run(
     queue: RedisQueue, valkey_url: str
 ) -> None:
     async def act(_request: Request) -> None:
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # a slow run
 
     notes = Notes(act)
     async with working(queue, valkey_url, notes):
@@ -190,7 +190,7 @@ async def test_r7_a_process_works_on_no_more_than_its_concurrency_and_uses_all_o
     queue: RedisQueue, valkey_url: str
 ) -> None:
     async def act(_request: Request) -> None:
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # a run takes its time
 
     notes = Notes(act)
     async with working(queue, valkey_url, notes, concurrency=3):
@@ -208,7 +208,7 @@ async def test_r3_of_two_workers_one_at_a_time_has_a_key_and_both_have_many(
         if len(notes.running) > 8:  # more than the slots of one
             are_both_full.set()
         await are_both_full.wait()
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.005)  # a run takes its time
 
     notes = Notes(act)  # shared: a run fails that finds its key running
     keys = [named(f"n{index}") for index in range(12)]
@@ -216,7 +216,7 @@ async def test_r3_of_two_workers_one_at_a_time_has_a_key_and_both_have_many(
     async with working(queue, valkey_url, notes), working(queue, valkey_url, notes):
         for _ in range(5):
             await queue.add([Add(key) for key in keys])
-            await asyncio.sleep(0.004)
+            await asyncio.sleep(0.004)  # the pace of the changes
         await eventually(lambda: is_empty(queue))
     assert {request for request, _ in notes.started} == set(keys)
     assert counted("done") - before == len(notes.finished)
@@ -227,7 +227,7 @@ async def test_a_run_that_is_stopped_in_the_middle_gives_its_request_back_at_onc
     queue: RedisQueue, valkey_url: str
 ) -> None:
     async def act(_request: Request) -> None:
-        await asyncio.sleep(60)
+        await asyncio.sleep(60)  # until it is stopped
 
     notes = Notes(act)
     async with working(queue, valkey_url, notes, drain=timedelta(milliseconds=50)):
@@ -245,7 +245,7 @@ async def test_a_run_that_ends_within_the_drain_is_done_and_its_key_free_at_once
 
     async def act(request: Request) -> None:
         if request == FIRST:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # within the drain
         else:
             await is_seen.wait()
 
@@ -284,7 +284,7 @@ async def test_r4_a_lost_lease_cancels_its_handler_and_what_it_did_is_not_record
 ) -> None:
     async def act(_request: Request) -> None:
         if notes.runs() == 1:
-            await asyncio.sleep(60)
+            await asyncio.sleep(60)  # until it is cancelled
 
     notes, before = Notes(act), counted("lease_lost")
     async with working(queue, valkey_url, notes):
@@ -322,7 +322,7 @@ async def _until_refused() -> None:
     while run and not run.was_refused:
         with contextlib.suppress(LeaseLostError, asyncio.CancelledError):
             run.require_lease()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # between two writes
 
 
 async def test_p10_a_run_that_the_snapshot_is_behind_of_comes_back_and_counts_as_no_failure(
@@ -383,7 +383,7 @@ async def test_r5_what_a_run_wrote_is_known_to_the_next_one_also_if_it_was_stopp
         run = current_run()
         assert run is not None
         run.note_write(ObjectRef("c1", "core/pods", "ns", "child"), "12", "uid")
-        await asyncio.sleep(60)
+        await asyncio.sleep(60)  # until it is stopped
 
     notes = Notes(act)
     async with working(queue, valkey_url, notes, drain=timedelta(milliseconds=50)):
@@ -443,7 +443,7 @@ async def test_a_handler_that_a_swallowed_cancellation_lets_go_on_does_not_end_t
     async def act(request: Request) -> None:
         if request == FIRST:
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(60)
+                await asyncio.sleep(60)  # until it is cancelled
 
     notes = Notes(act)
     async with working(queue, valkey_url, notes):

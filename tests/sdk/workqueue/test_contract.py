@@ -386,7 +386,7 @@ async def test_q13_order_is_first_in_first_out_also_inside_a_batch(queue: Queue)
 
 async def test_q13_a_closed_queue_wakes_who_waits(queue: Queue):
     waiting = asyncio.create_task(queue.take(1, wait=timedelta(seconds=30)))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # it begins to wait
     await queue.aclose()
     with pytest.raises(QueueClosedError):
         await asyncio.wait_for(waiting, 15)
@@ -399,7 +399,7 @@ async def test_q13_a_waiter_gets_what_is_added_and_what_becomes_due(
 ):
     monkeypatch.setattr("fleetbus.workqueue.redis.POLL", 60)  # it has to be notified
     waiting = asyncio.create_task(queue.take(1, wait=timedelta(seconds=10)))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # it begins to wait
     started = time.monotonic()
     await queue.add([Add(A)])
     [lease] = await waiting

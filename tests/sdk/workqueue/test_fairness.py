@@ -156,7 +156,7 @@ async def test_q9_a_taker_without_capacity_is_woken_by_another_cluster(
         waiting = asyncio.create_task(
             queue.take(4, wait=timedelta(seconds=10), capacity={"flood": 0})
         )
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # it begins to wait
         started = time.monotonic()
         await fill(queue, named("a", cluster=name))
         assert clusters(await waiting) == {name: 1}
@@ -172,7 +172,7 @@ async def test_q9_a_taker_without_capacity_is_woken_when_its_own_run_ends(
     mine = await queue.take(4, capacity=capacity)
     capacity["flood"] = 0
     waiting = asyncio.create_task(queue.take(4, wait=timedelta(seconds=10), capacity=capacity))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # it begins to wait
     started = time.monotonic()
     capacity["flood"] = 1
     await queue.done(mine)

@@ -52,6 +52,6 @@ async def test_q7_what_a_foreign_key_has_held_up_is_taken_once_that_is_gone(
             while taken != {A, B}:
                 await queue.reap()
                 taken |= await take(queue)
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(0.02)  # between two turns
         await queue.aclose()
         await cast("Any", redis.flushall())

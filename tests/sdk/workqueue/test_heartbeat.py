@@ -180,7 +180,7 @@ async def test_q5_a_short_outage_is_no_loss(tmp_path: Path):
         leases = await queue.take(1)
         heartbeat.hold(leases)
         os.kill(server.pid, signal.SIGSTOP)
-        await asyncio.sleep(LEASE / 4)
+        await asyncio.sleep(LEASE / 4)  # a pause shorter than the lease
         os.kill(server.pid, signal.SIGCONT)
         await stays([], lambda: losses.leases, timedelta(seconds=LEASE))
         assert await queue.done(leases) == []

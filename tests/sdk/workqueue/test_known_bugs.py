@@ -58,7 +58,7 @@ async def test_q13_of_waiters_that_race_each_gets_its_own_item_and_none_sleeps_o
     queue = rig.queue
     for turn in range(20):
         waiting = [asyncio.create_task(queue.take(1, wait=LONG)) for _ in range(3)]
-        await asyncio.sleep(0.001 * (turn % 3))
+        await asyncio.sleep(0.001 * (turn % 3))  # at another moment each turn
         await queue.add([Add(named(f"n{n}")) for n in range(3)])
         async with asyncio.timeout(15):
             leases = [lease for leases in await asyncio.gather(*waiting) for lease in leases]

@@ -258,7 +258,7 @@ async def test_q3_a_worker_with_a_wrong_clock_neither_takes_early_nor_holds_long
     assert item.remaining <= queue.policy.lease
     monkeypatch.setattr(time, "time", lambda: real() - 86_400)
     await skewed.add_after(A, timedelta(milliseconds=1))
-    await asyncio.sleep(0.005)
+    await asyncio.sleep(0.005)  # it becomes due
     assert [one.request for one in await queue.take(5)] == [A]
 
 
@@ -294,7 +294,7 @@ async def test_q6_a_paused_server_expires_nothing_in_mass(tmp_path: Path):
         leases = await queue.take(50)
         reaper = asyncio.create_task(reap_for_ever(queue))
         os.kill(server.pid, signal.SIGSTOP)
-        await asyncio.sleep(SHORT.lease.total_seconds() * 1.5)
+        await asyncio.sleep(SHORT.lease.total_seconds() * 1.5)  # longer than the lease
         os.kill(server.pid, signal.SIGCONT)
         # Owners are late, as they are after a pause: the reaper gets the first word.
         await asyncio.sleep(SHORT.lease.total_seconds() / 2)
@@ -308,7 +308,7 @@ async def test_q6_a_paused_server_expires_nothing_in_mass(tmp_path: Path):
 async def reap_for_ever(queue: RedisQueue) -> None:
     while True:
         await queue.reap()
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # between two turns
 
 
 async def test_q6_a_restarted_server_gives_its_leases_one_more(tmp_path: Path):
@@ -375,7 +375,7 @@ async def test_waiting_outlasts_the_socket_timeout_and_needs_one_connection(valk
     async with Redis(connection_pool=pool) as redis:
         queue = RedisQueue(redis, "copier")
         takes = [asyncio.create_task(queue.take(1, wait=timedelta(seconds=9))) for _ in range(5)]
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.3)  # longer than the socket timeout
         await queue.add([Add(named(f"n{n}")) for n in range(5)])
         taken: list[Lease] = [lease for leases in await asyncio.gather(*takes) for lease in leases]
         assert len({lease.request for lease in taken}) == 5
@@ -385,7 +385,7 @@ async def test_waiting_outlasts_the_socket_timeout_and_needs_one_connection(valk
 
 async def test_a_waiter_whose_hint_got_lost_finds_the_item_soon(redis: Redis, queue: RedisQueue):
     waiting = asyncio.create_task(queue.take(1, wait=timedelta(seconds=9)))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # it begins to wait
     await redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
     await queue.add([Add(A)])
     started = time.monotonic()
@@ -401,7 +401,7 @@ async def test_the_way_from_add_to_take_is_short_and_waiting_costs_nothing(
         delays: list[float] = []
         for _ in range(50):
             waiting = asyncio.create_task(taker.take(1, wait=timedelta(seconds=5)))
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.005)  # it begins to wait
             started = time.perf_counter()
             await queue.add([Add(A)])
             leases = await waiting

@@ -31,7 +31,7 @@ class Load:
             if self.number % 10 == 5:
                 self.delete(f"new{self.number - 5}")
             self.number += 1
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)  # the pace of the load
 
     def write(self, name: str) -> None:
         data = {"k": f"{self.number}"}

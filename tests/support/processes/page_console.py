@@ -126,7 +126,7 @@ class Terminal:
             assert time.monotonic() < give_up, f"$ {command}\n{actual}\ninstead of\n" + "\n".join(
                 expected
             )
-            time.sleep(0.05)
+            time.sleep(0.05)  # between two looks
 
     def run(self, command: str) -> str:
         """Run a command to its end; what it said, errors too.

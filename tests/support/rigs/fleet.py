@@ -274,23 +274,23 @@ class Recorder:
     resource: str
     runs: list[Run] = field(default_factory=list[Run])
     pause: float = 0.0
-    _running: set[Request] = field(default_factory=set[Request])
+    running: set[Request] = field(default_factory=set[Request])
 
     def __post_init__(self) -> None:
         self.controller.reconcile(self._note)
 
     async def _note(self, request: Request, fleet: Fleet) -> Result | None:
-        assert request not in self._running, "one key, two runs at a time"
-        self._running.add(request)
+        assert request not in self.running, "one key, two runs at a time"
+        self.running.add(request)
         try:
             started = asyncio.get_running_loop().time()
-            await asyncio.sleep(self.pause)
+            await asyncio.sleep(self.pause)  # a slow reconcile
             obj = await fleet.cluster(request.cluster).get(
                 self.resource, request.namespace, request.name
             )
             self.runs.append(Run(request, started, obj))
         finally:
-            self._running.discard(request)
+            self.running.discard(request)
         return None
 
     def of(self, cluster: str, namespace: str, name: str) -> list[Run]:

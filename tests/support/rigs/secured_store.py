@@ -60,7 +60,7 @@ class QueueLoad:
                 await eventually(lambda: self.is_adding, timedelta(minutes=1))
                 await self.queue.add([Add(Request("pods", "eu1", "ns", f"item-{number}"))])
                 self._added.add(f"item-{number}")
-            await asyncio.sleep(_PAUSE.total_seconds())
+            await asyncio.sleep(_PAUSE.total_seconds())  # the pace of the load
 
     async def handle(self) -> None:
         while True:
@@ -71,10 +71,10 @@ class QueueLoad:
                     with suppress(*_FAILURES):
                         await self.queue.done(leases)
                         break
-                    await asyncio.sleep(_PAUSE.total_seconds())
+                    await asyncio.sleep(_PAUSE.total_seconds())  # before the next attempt
                 self._handled |= {lease.request.name for lease in leases}
                 continue
-            await asyncio.sleep(_PAUSE.total_seconds())
+            await asyncio.sleep(_PAUSE.total_seconds())  # before the next attempt
 
     @asynccontextmanager
     async def paused(self) -> AsyncGenerator[None]:
@@ -151,7 +151,7 @@ class SecuredStore:
             else:
                 await ask(server, "CONFIG SET", *words)
                 await ask(server, "CLIENT KILL", "USER", USER)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.3)  # locked out meanwhile
         write_client(self.certificates, authority)
 
     def _running(self) -> list[ValkeyServer]:

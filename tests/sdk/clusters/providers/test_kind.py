@@ -64,7 +64,7 @@ async def test_clusters_of_kind_come_and_go(kind: Path, capsys: pytest.CaptureFi
         ]
         (kind / "fleet-a").unlink()
         (kind / "broken").touch()  # while kind fails, nothing is yielded
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # a few looks fail
         (kind / "broken").unlink()
         assert [info.name for info in await anext(sets)] == ["fleet-c"]
     assert "fleet_b" in capsys.readouterr().out

@@ -82,7 +82,7 @@ async def test_reflect_keeps_a_copy_equal_over_every_fault(cluster: Cluster, cli
         rule = cluster.faults.add(fault, resource="configmaps")
         for name in range(5):
             write(cluster, f"a{name}", f"{number}")
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # the pace of the changes
         cluster.delete("v1/configmaps", "default", f"a{number}")
         rule.remove()
     await eventually(lambda: _versions(copy.values()) == _versions(cluster.list("v1/configmaps")))
