@@ -174,7 +174,7 @@ async def test_two_archivers_by_mistake_lose_nothing_and_double_nothing(rig: Arc
         names = named(30, 30 * turn + 1)
         await publish(rig, names)
         expected += names
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # the pace of the load
     await rig.archived(expected, timedelta(seconds=40))
     web = EventFilter("eu1", "core", "pods", "prod", "w77")
     assert [event.sequence for event in await rig.events(web)] == [77]

@@ -94,7 +94,7 @@ async def test_b1_killed_at_any_time_under_load_nothing_is_lost_and_nothing_doub
         names = named(300, len(expected) + 1)
         await publish(rig, names)
         expected += names
-        await asyncio.sleep(draw.uniform(0.3, 1.5))
+        await asyncio.sleep(draw.uniform(0.3, 1.5))  # killed at any time
         child.kill()
         child.respawn()
     await finish(rig, expected)

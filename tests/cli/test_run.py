@@ -117,7 +117,7 @@ class Desk:
                 name = OBJECTS[turn % len(OBJECTS)]
                 cluster.patch(MAPS, "default", name, {"data": {"turn": str(turn)}})
                 turns[name] = str(turn)
-                await asyncio.sleep(0.04)
+                await asyncio.sleep(0.04)  # the pace of the load
         except asyncio.CancelledError:
             pass
         return turns

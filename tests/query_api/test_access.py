@@ -197,10 +197,10 @@ async def test_a3_what_is_revoked_ends_when_the_cache_does(api: SecuredApi):
             api.hub.delete(f"{RBAC}/clusterrolebindings", None, binding["metadata"]["name"])
     answer = await api.get(token, LIST)
     assert answer.status_code == 200 or time.monotonic() - allowed_at > 1, "it is kept"
-    await asyncio.sleep(1.1)
+    await asyncio.sleep(1.1)  # the decision is kept for a second
     assert (await api.get(token, LIST)).status_code == 404
     api.hub.credentials.revoke_token(token)
-    await asyncio.sleep(1.1)
+    await asyncio.sleep(1.1)  # so is the user of the token
     assert (await api.get(token, LIST)).status_code == 401
 
 
@@ -367,7 +367,7 @@ class _Reviews:
         self.hangs = hangs
 
     async def request(self, _: object) -> bytes:
-        await asyncio.sleep(3600 if self.hangs else 0.001)
+        await asyncio.sleep(3600 if self.hangs else 0.001)  # a review takes its time
         return b'{"status":{"allowed":true}}'
 
 

@@ -150,7 +150,7 @@ async def age_out(bus: Bus) -> None:
             subject_of(filler), codec.encode(filler), headers=headers.build(filler, MESSAGE_KEY)
         )
         assert b'"error"' not in answer.data
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # the pace of the load
 
 
 async def events(bus: Bus) -> list[Event]:
@@ -182,7 +182,7 @@ class Overlaps:
             self.twice.append(request)
         self.running.append(request)
         self.most = max(self.most, len(self.running))
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # a slow reconcile
         obj = await fleet.cluster(request.cluster).get(PODS, request.namespace, request.name)
         self.running.remove(request)
         if obj is not None:
@@ -204,7 +204,7 @@ async def test_b5_events_of_one_key_in_two_processes_never_run_at_the_same_time(
     for turn in range(30):
         for number in range(4):  # few keys and many changes: both processes get some of each
             write(rig, f"p{number}", f"{turn}")
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # the pace of the load
     await eventually(lambda: overlaps.last == truth(rig), SOON)
     assert overlaps.twice == []
     assert overlaps.most >= 3, "different keys were meant to run side by side"

@@ -154,9 +154,9 @@ class World:
 
     async def lose(self, loss: Loss) -> None:
         async with self.loaded():
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)  # under load
             await loss(self)
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)  # under load
         await self.settled(loss.__name__)
 
 
@@ -212,7 +212,7 @@ async def nats_wiped(world: World) -> None:
 
 async def nats_rolled_back(world: World) -> None:
     async with roll_back_of_nats(world):
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # what is written now is lost
 
 
 @asynccontextmanager

@@ -37,7 +37,7 @@ async def under_load(copies: Copies, loss: asyncio.Task[None]) -> None:
     load = asyncio.create_task(copies.load.run())
     try:
         await loss
-        await asyncio.sleep(2)
+        await asyncio.sleep(2)  # the load goes on
     finally:
         load.cancel()
         await asyncio.gather(load, return_exceptions=True)
@@ -57,7 +57,7 @@ async def test_p16_masters_of_a_cluster_are_killed_and_replaced_by_their_replica
         for place in (*places, keys.queue("copier", "dirty")):
 
             async def fail_over(place: str = place) -> None:
-                await asyncio.sleep(1)
+                await asyncio.sleep(1)  # under load
                 lost = await kill_and_fail_over(servers, place)
                 await lost.restart()  # as a replica of the new master
                 await eventually(servers.is_up)
@@ -74,7 +74,7 @@ async def test_p16_the_master_that_sentinels_name_is_killed_and_replaced_by_its_
     ):
 
         async def fail_over() -> None:
-            await asyncio.sleep(1)
+            await asyncio.sleep(1)  # under load
             await servers.kill_and_fail_over()
 
         await under_load(copies, asyncio.create_task(fail_over()))

@@ -51,7 +51,7 @@ class Lags:
                     time.monotonic(),
                 )
             await self._look()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # the pace of the load
 
     async def _look(self) -> None:
         names = [("default", name) for name in self._open]
@@ -77,10 +77,10 @@ async def test_p9_of_two_projectors_one_is_killed_and_the_other_goes_on_within_a
         running = asyncio.create_task(lags.run())
         try:
             for _ in range(3):
-                await asyncio.sleep(3)
+                await asyncio.sleep(3)  # under load
                 killed = time.monotonic()
                 copies.services[0].kill()
-                await asyncio.sleep(12)
+                await asyncio.sleep(12)  # longer than a lease
                 assert not running.done(), running.exception()
                 longest = lags.longest(killed - 1)
                 assert longest < QueuePolicy().lease.total_seconds()

@@ -96,7 +96,7 @@ async def test_t1_changes_during_a_slow_run_cause_one_further_run(open_rig: Open
     b.create(PODS, pod("nginx"), "default")
     for number in range(6):
         b.patch(PODS, "default", "nginx", {"metadata": {"labels": {"turn": str(number)}}})
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # the pace of the changes
     await eventually(lambda: len(recorder.runs) >= 2, within=WITHIN)
     # nothing more may come
     await never(lambda: len(recorder.runs) > 3, QUIET)
@@ -167,7 +167,7 @@ async def test_t1_one_pod_that_always_fails_delays_no_other_and_a_success_clears
             await eventually(
                 lambda n=runs: len(recorder.of("a", "default", "bad")) > n, within=WITHIN
             )
-            await asyncio.sleep(0.1)  # the outcome is written
+            await rig.quiet("helloworld")  # the outcome is written
             logs.clear()
             recorder.mode = "fail"
             touch(rig, f"{runs} more")
@@ -317,7 +317,7 @@ async def test_t1_one_cluster_without_hub_features_is_a_fleet(open_rig: OpenRig)
     recorder.pause = 0.3
     for number in range(6, 12):
         only.patch(PODS, "default", "nginx", {"metadata": {"labels": {"turn": str(number)}}})
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # the pace of the changes
     await eventually(lambda: has_turn("11"), within=WITHIN)
     assert len(recorder.runs) <= 3
     await rig.quiet("helloworld")

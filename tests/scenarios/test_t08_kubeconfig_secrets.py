@@ -202,12 +202,12 @@ async def rotates(story: Scenario) -> None:
         while not is_over.is_set():
             written.append(f"cub{len(written)}")
             story.write("zoo", written[-1])
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)  # the pace of the load
 
     async def look() -> None:
         while not is_over.is_set():
             assert "lion" in await story.rows("zoo"), "a row disappeared"
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # between two looks
 
     async with asyncio.TaskGroup() as group:
         group.create_task(write())
@@ -217,7 +217,7 @@ async def rotates(story: Scenario) -> None:
         await eventually(lambda: story.lives("zoo") == 2, WITHIN)
         await eventually(lambda: zoo.open_watches == 1, WITHIN)
         zoo.credentials.revoke_token(FIRST)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # the load goes on
         is_over.set()
     await eventually(lambda: all(recorder.of("zoo", "default", n) for n in written), WITHIN)
     added = [e.name for e in await story.stored("zoo") if e.verb is Verb.ADDED]

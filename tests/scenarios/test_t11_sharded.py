@@ -64,7 +64,7 @@ class Notes:
                 config_map = await fleet.cluster(request.cluster).get(MAPS, "default", request.name)
                 data: dict[str, str] = (config_map or {}).get("data") or {}
                 self.runs.append((name, request, time.monotonic()))
-                await asyncio.sleep(0.015)
+                await asyncio.sleep(0.015)  # a reconcile takes its time
                 self.seen[request.name] = data.get("turn", "")
             finally:
                 self._running.discard(request)
@@ -83,7 +83,7 @@ async def change(rig: Rig, within: timedelta) -> dict[str, str]:
     for turn in count():
         ahead = begun + turn / PER_SECOND - time.monotonic()
         if ahead > 0:
-            await asyncio.sleep(ahead)
+            await asyncio.sleep(ahead)  # the pace of the load
         if time.monotonic() - begun > within.total_seconds():
             return turns
         name = f"o{turn % KEYS}"
@@ -116,7 +116,7 @@ async def test_t11_replicas_share_one_cluster_take_over_and_grow_without_doublin
 
     # 2: one stops politely under load: the other takes over everything, nothing is lost.
     changing = asyncio.create_task(change(rig, LOAD))
-    await asyncio.sleep(LOAD.total_seconds() / 4)
+    await asyncio.sleep(LOAD.total_seconds() / 4)  # in the middle of the load
     await rig.stop("r-1")
     stopped = time.monotonic()
     turns = await changing
@@ -172,7 +172,7 @@ async def test_t11_the_changes_of_many_clusters_are_spread_evenly_over_the_repli
 
         @controller.reconcile
         async def work(_request: Request, _fleet: Fleet, name: str = name) -> None:
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(seconds)  # a reconcile takes its time
             ran[name] += 1
 
         rig.start_reconciler(controller, name=name, projector=False)
@@ -186,7 +186,7 @@ async def test_t11_the_changes_of_many_clusters_are_spread_evenly_over_the_repli
         for number in range(total):
             ahead = begun + number / EVENTS_PER_SECOND - time.monotonic()
             if ahead > 0:
-                await asyncio.sleep(ahead)
+                await asyncio.sleep(ahead)  # the pace of the load
             source = sources[number % CLUSTERS]
             await publish(bus, source.added(f"o{number}", 10 + number, namespace="default"))
     # How long it takes says nothing: all replicas share one process here.

@@ -42,7 +42,7 @@ async def test_t15_a_distributor_that_is_killed_anywhere_leaves_nothing_behind(
         for number, after in enumerate((0, 20, 40, 60, 80, 120, 160, 300)):
             name = f"killed-{number}"
             d.create(name, **spec(name, "t1", "t2", HUB))
-            await asyncio.sleep(after / 1000)
+            await asyncio.sleep(after / 1000)  # killed at any time
             child.kill()
             is_dropped = number % 2 == 0  # else deleted, while nobody is there
             if is_dropped:

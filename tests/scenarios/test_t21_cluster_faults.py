@@ -206,7 +206,7 @@ class Ticks:
                 name = f"tick{len(self.written)}"
                 self.written[server, name] = loop.time()
                 self.story.write(server, name)
-            await asyncio.sleep(1 / RATE)
+            await asyncio.sleep(1 / RATE)  # the pace of the load
 
     def latencies(self, since: float = 0) -> list[float]:
         """In seconds, of the changes since a time, without what the machine gave to others."""
@@ -274,7 +274,7 @@ async def test_t21_faults_in_b_are_reported_move_no_other_delete_nothing_and_hea
                 story.write(name, f"m{number}")
         await story.synced("a", "c")
         async with ticking(story) as ticks:
-            await asyncio.sleep(10 if FULL else 0.7)
+            await asyncio.sleep(10 if FULL else 0.7)  # latencies without a fault
             await eventually(ticks.are_all_seen, WITHIN)
             before = ticks.latencies()
             began = asyncio.get_running_loop().time()

@@ -48,20 +48,20 @@ async def machine(tmp_path: Path) -> AsyncGenerator[Machine]:
 
 async def kill_nats(machine: Machine) -> None:
     machine.nats.kill()
-    await asyncio.sleep(1)
+    await asyncio.sleep(1)  # it is away under load
     await machine.nats.restart()
 
 
 async def kill_redis(machine: Machine) -> None:
     machine.valkey.kill()
-    await asyncio.sleep(1)
+    await asyncio.sleep(1)  # it is away under load
     await machine.valkey.restart()
 
 
 async def kill_services(machine: Machine) -> None:
     for child in machine.copies.services:
         child.kill()
-    await asyncio.sleep(1)
+    await asyncio.sleep(1)  # they are away under load
     for child in machine.copies.services:
         child.respawn()
 
@@ -83,9 +83,9 @@ async def test_t21_after_kills_and_wipes_the_snapshot_equals_the_api_servers(
     for loss in (kill_nats, kill_redis, kill_services, wipe_redis, wipe_nats):
         load = asyncio.create_task(machine.copies.load.run())
         try:
-            await asyncio.sleep(2)
+            await asyncio.sleep(2)  # under load
             await loss(machine)
-            await asyncio.sleep(2)
+            await asyncio.sleep(2)  # under load
         finally:
             load.cancel()
             await asyncio.gather(load, return_exceptions=True)

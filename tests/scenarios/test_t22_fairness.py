@@ -56,7 +56,7 @@ class Watched:
         assert request not in self.running, "one key, two runs at a time"
         self.running.add(request)
         started = now()
-        await asyncio.sleep(WORK)
+        await asyncio.sleep(WORK)  # a reconcile takes its time
         self.running.discard(request)
         self.runs.append((request, started, now()))
         if request.name.startswith("failing"):
@@ -144,7 +144,7 @@ class Fleet22:
                 waits.append(started - changed - denied)
                 ahead = self.watched.started_between(cluster, changed, started)
                 assert ahead <= AHEAD, f"{ahead} runs went before change {number} of {cluster}"
-            await asyncio.sleep(APART)
+            await asyncio.sleep(APART)  # the pace of the changes
         check_waits(waits)
 
     async def _started(self, cluster: str, since: float) -> float:
@@ -155,7 +155,7 @@ async def until(look: Callable[[], float | None]) -> float:
     """Wait for a time; the runs of the full variant are too many to look at all the time."""
     async with asyncio.timeout(PATIENCE.total_seconds()):
         while (outcome := look()) is None:  # noqa: ASYNC110 -- recorded by whoever is watched
-            await asyncio.sleep(0.25 if FULL else 0.02)
+            await asyncio.sleep(0.25 if FULL else 0.02)  # between two looks
     return outcome
 
 

@@ -99,7 +99,7 @@ async def test_w11_d11_a_hanging_api_server_is_reported_and_its_return_is_notice
             abs(reported.age.total_seconds() - (time.monotonic() - begun))
             < REPORTED.total_seconds() / 2
         )
-        await asyncio.sleep(OUTAGE.total_seconds())
+        await asyncio.sleep(OUTAGE.total_seconds())  # the outage lasts
         assert (await freshness(story)).reason == reported.reason
 
         copier.read_at = 0

@@ -44,7 +44,7 @@ def test_a_process_serves_clusters(tmp_path: Path) -> None:
     try:
         while not (tmp_path / "kubeconfig").exists():
             assert process.poll() is None
-            time.sleep(0.05)
+            time.sleep(0.05)  # between two looks
     finally:
         process.terminate()
     assert process.wait() == 0

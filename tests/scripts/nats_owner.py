@@ -10,4 +10,4 @@ from fleetbus_emulator.scratch import scratch_folder
 if __name__ == "__main__":
     with scratch_folder("victim") as folder, nats_server_blocking(store_dir=folder) as server:
         print(server.pid, folder, flush=True)
-        time.sleep(60)
+        time.sleep(60)  # until it is killed

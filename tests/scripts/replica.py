@@ -45,7 +45,7 @@ def controller_of(options: dict[str, Any]) -> fleetbus.Controller:
         note("start", request.name)
         try:
             if "seconds" in data and "by" not in data:
-                await asyncio.sleep(float(data["seconds"]))
+                await asyncio.sleep(float(data["seconds"]))  # a slow reconcile
                 patch = {"data": {"by": options["replica"]}}
                 await cluster.patch(MAPS, request.namespace, request.name, patch)
         except BaseException:

@@ -17,9 +17,9 @@ from fleetbus.process.logs import set_up_logs
 async def sleep() -> None:
     try:
         print("running", flush=True)
-        await asyncio.sleep(60)
+        await asyncio.sleep(60)  # until it is stopped
     finally:
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # a slow end
         print("finished cleanly", flush=True)
 
 
@@ -29,7 +29,7 @@ async def fail(error: Exception) -> NoReturn:
 
 async def start_slowly() -> None:
     print("starting", flush=True)
-    await asyncio.sleep(60)
+    await asyncio.sleep(60)  # until it is stopped
 
 
 STORIES = {

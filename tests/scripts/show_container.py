@@ -40,7 +40,7 @@ def can_write() -> bool:
 def end(*_: object) -> None:
     """Take a moment, as a process that cleans up."""
     show({"ended": True})
-    time.sleep(0.3)
+    time.sleep(0.3)  # it cleans up
     show({"done": True})
     sys.exit()
 
@@ -59,7 +59,7 @@ show(
 server = socket.create_server((os.environ["ADDRESS"], 8080))
 last = ""
 while True:
-    time.sleep(0.05)
+    time.sleep(0.05)  # between two looks
     text = Path("/etc/app/secret/key").read_text()
     if text != last:
         show({"secret": text})

@@ -137,7 +137,7 @@ async def test_a8_few_questions_read_whole_chunks_of_the_archive_at_a_time(
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # a slow read
         try:
             return await read(*args)
         finally:

@@ -100,7 +100,7 @@ async def test_t20_a_dead_address_is_answered_within_10_s_and_holds_up_nobody(ri
         began = time.monotonic()
         assert (await rig.api.get(reader, LIST)).status_code == 200
         slowest = max(slowest, time.monotonic() - began)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # the pace of the reads
     answer = await joining
     assert time.monotonic() - before < 10
     assert (answer.status_code, "does not answer" in answer.json()["error"]) == (400, True)

@@ -156,7 +156,7 @@ class Informer:
                 if not self.version:
                     await self._list()
                 await self._watch()
-            await asyncio.sleep(RETRY)
+            await asyncio.sleep(RETRY)  # as informers pause
 
     async def _list(self) -> None:
         query = {"resourceVersion": "0"}  # as an informer's first list: all in one answer
@@ -215,7 +215,7 @@ async def get_one(session: aiohttp.ClientSession, seconds: list[float]) -> None:
         async with session.get("/fleet/v1/objects/eu1/configmaps/prod/neighbour") as answer:
             await answer.read()
         seconds.append(time.monotonic() - began)
-        await asyncio.sleep(0.004)
+        await asyncio.sleep(0.004)  # the pace of the reads
 
 
 @asynccontextmanager

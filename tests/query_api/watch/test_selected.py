@@ -159,9 +159,9 @@ async def test_a5_a_list_and_its_watch_are_the_state_at_any_time(
                 await fleet.add("eu1", PODS, name, labels=labels, x=dice.randrange(2), uid=uid)
 
     async def follow(delay: float) -> None:
-        await asyncio.sleep(delay)
+        await asyncio.sleep(delay)  # each begins at another time
         objects, since = await listed(fleet, **query)
-        await asyncio.sleep(delay / 3)
+        await asyncio.sleep(delay / 3)  # the list gets older
         async with watching(fleet.client, EU1, resourceVersion=since, **query) as watch:
             expected = await written
             await eventually(

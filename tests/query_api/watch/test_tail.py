@@ -147,7 +147,7 @@ async def test_a8_an_idle_process_does_not_read_the_feed(snapshot: Snapshot, tai
     stop()
     await tail.catch_up()
     before = await calls(snapshot)
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.3)  # time for many reads
     assert await calls(snapshot) == before + 1, "only our own question"
 
 
@@ -171,7 +171,7 @@ async def test_a5_who_begins_while_others_catch_up_loses_nothing(
     snapshot: Snapshot, tail: FeedTail
 ):
     async def begin(number: int) -> Notes:
-        await asyncio.sleep(number / 1000)
+        await asyncio.sleep(number / 1000)  # each begins a moment later
         await tail.catch_up()
         notes = Notes()
         end = tail.listen("eu1", PODS, notes)
