@@ -197,7 +197,7 @@ async def test_a2_what_a_user_may_not_read_is_neither_owner_nor_child(
 async def test_a3_an_owner_in_a_cluster_that_does_not_decide_is_not_gone(
     redis: Redis, valkey_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(authorise, "_MEMBER_WITHIN", timedelta(seconds=0.5))
+    monkeypatch.setattr(authorise, "MEMBER_WITHIN", timedelta(seconds=0.5))
     async with secured_api(redis, valkey_url, tmp_path) as api:
         await api.start(authority="member")
         filling = QueryApi(api.url, api.client, api.snapshot, version=1000)
