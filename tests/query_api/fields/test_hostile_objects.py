@@ -22,7 +22,7 @@ from fleetbus_proto.events import PrinterColumn
 from fleetbus_query_api.catalog.catalog import KnownResource
 from fleetbus_query_api.fields.bodies import UnreadableBody
 from fleetbus_query_api.fields.extract import field_reader
-from fleetbus_query_api.fields.outliers import Outlier, add_object
+from fleetbus_query_api.fields.outliers import PAGE_BYTES, FormBudget, Outlier, add_object
 from fleetbus_query_api.fields.projection import project
 from fleetbus_query_api.fields.variants import read_variant
 from fleetbus_query_api.history.distributed import read_mark, read_ownership
@@ -134,7 +134,7 @@ def test_the_owners_and_variants_of_any_object_are_found(sample: tuple[str, list
         msgspec.json.encode(
             [reference.name for reference in references_of(entry(body), known(resource), 0)]
         )
-        add_object(outlier, resource, entry(body))
+        add_object(outlier, resource, entry(body), FormBudget(PAGE_BYTES))
         project(entry(body), PATHS)
         for read in (*map(field_reader, PATHS), partial(read_variant, resource)):
             try:

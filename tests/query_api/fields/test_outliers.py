@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fleetbus_query_api.fields.outliers import Outlier
-from fleetbus_query_api.fields.variants import MAX_VALUES, digest_form, reduce_tree
+from fleetbus_query_api.fields.variants import MAX_VALUES, encode_form, read_variant
 from fleetbus_query_api.responses.openapi import OutlierListModel
 from support.rows import each_row
 
@@ -169,7 +169,7 @@ FILLED_IN: dict[str, Any] = {
 
 
 def digest_of(tree: dict[str, Any], resource: str = "core/pods") -> str:
-    return digest_form(reduce_tree(resource, copy.deepcopy(tree)))
+    return read_variant(resource, json.dumps(tree).encode())
 
 
 def test_what_a_cluster_fills_in_makes_no_difference():
@@ -251,7 +251,46 @@ def test_a8_differences_below_many_levels_take_bounded_work(levels: int, values:
         tree: Any = [*[[]] * values, end]
         for _ in range(levels):
             tree = {"a": tree}
-        outlier.forms[digest] = tree
+        outlier.forms[digest] = encode_form(tree)
     (difference,) = outlier.differences()
     assert sorted(difference["values"]) == ["a", "b", "c"]
     assert difference["path"].count("a") <= max(2, 1_500_000 // (3 * values))
+
+
+async def test_a8_the_forms_of_a_page_take_bounded_memory(
+    api: QueryApi, monkeypatch: pytest.MonkeyPatch
+):
+    """A hundred names in five large variants were held decoded: gigabytes."""
+    monkeypatch.setattr("fleetbus_query_api.fields.outliers.PAGE_BYTES", 90_000)
+    for cluster in ("c1", "c2", "c3"):
+        await api.add_cluster(cluster)
+        for name in ("a", "b"):
+            await api.add(
+                cluster, "apps/deployments", name, spec={"text": "x" * 20_000, "in": cluster}
+            )
+    page = await ask(api)
+    assert [len(item["variants"]) for item in page["items"]] == [3, 3]
+    shown = [
+        len(difference["values"]) for item in page["items"] for difference in item["differences"]
+    ]
+    assert shown == [2, 2]
+    assert page["incomplete"] == ["c3"]
+    assert "2 objects too large" in page["freshness"]["c3"]["reason"]
+
+    single = await ask(api, limit=1)
+    assert (single["incomplete"], single["remaining"]) == ([], 1)
+    assert len(single["items"][0]["differences"][0]["values"]) == 3
+
+
+def test_a8_paths_of_differences_are_short():
+    """Fifty of them repeated a name of a megabyte, and each level held one more."""
+    outlier = Outlier(b"x")
+    for digest, number in (("a", 1), ("b", 2)):
+        tree: Any = {f"f{each}": number for each in range(50)}
+        for level in range(100):
+            tree = {f"{level}" + "n" * 10_000: tree}
+        outlier.forms[digest] = encode_form(tree)
+    paths = [difference["path"] for difference in outlier.differences()]
+    assert len(paths) == 50
+    assert max(map(len, paths)) <= 1_000
+    assert all(path.endswith("…") for path in paths)

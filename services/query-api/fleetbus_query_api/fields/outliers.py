@@ -29,7 +29,7 @@ from fleetbus_query_api.fields.matching import (
 from fleetbus_query_api.fields.source import FieldSource, Question
 from fleetbus_query_api.fields.tables import CHUNK_BYTES
 from fleetbus_query_api.fields.tree_size import compared_levels
-from fleetbus_query_api.fields.variants import digest_form, reduce_tree, variant_of
+from fleetbus_query_api.fields.variants import digest_form, encode_form, reduce_tree, variant_of
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.requests.paging import (
     FieldPosition,
@@ -44,8 +44,11 @@ _MAX_NAMES: Final = 300_000
 _MAX_VARIANTS: Final = 5
 """Variants of a name whose differences are shown."""
 MAX_DIFFERENCES: Final = 50
+PAGE_BYTES: Final = 16 * 1024 * 1024
+"""Variants of one page whose differences are shown, as JSON: as large as a page of a list."""
 _SHOWN: Final = 200
-"""Characters of a value."""
+"""Characters of a value, and of a name in a path."""
+_LONGEST_PATH: Final = 1_000
 _DEEPEST: Final = 200
 
 
@@ -56,13 +59,13 @@ class Outlier:
     Attributes:
         key: namespace and name, as in the snapshot.
         clusters: by digest of the variant.
-        forms: of some variants, by digest.
+        forms: JSON of some variants, by digest.
         owners: that the marks of the objects name, whatever cluster the objects are in.
     """
 
     key: bytes
     clusters: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    forms: dict[str, Any] = field(default_factory=dict[str, Any])
+    forms: dict[str, bytes] = field(default_factory=dict[str, bytes])
     owners: set[Owner | None] = field(default_factory=set["Owner | None"])
 
     @property
@@ -72,20 +75,48 @@ class Outlier:
 
     def differences(self) -> list[dict[str, Any]]:
         """The fields that differ between the variants, and the value in each."""
-        levels = compared_levels(*self.forms.values(), deepest=_DEEPEST)
-        pairs = islice(_differences(self.forms, "", levels), MAX_DIFFERENCES)
-        return [{"path": path, "values": values} for path, values in pairs]
+        trees = {digest: msgspec.json.decode(form) for digest, form in self.forms.items()}
+        levels = compared_levels(*trees.values(), deepest=_DEEPEST)
+        pairs = islice(_differences(trees, "", levels), MAX_DIFFERENCES)
+        return [{"path": _cut(path, _LONGEST_PATH), "values": values} for path, values in pairs]
+
+
+@dataclass(slots=True)
+class FormBudget:
+    """The bytes that the forms of one page may take.
+
+    Attributes:
+        left: bytes.
+        exceeded: how many objects per cluster have a variant for which there was no room.
+    """
+
+    left: int
+    exceeded: dict[str, int] = field(default_factory=dict[str, int])
+
+    def take(self, cluster: str, size: int) -> bool:
+        """Whether there is room for the form of an object."""
+        if size > self.left:
+            self.exceeded[cluster] = self.exceeded.get(cluster, 0) + 1
+            return False
+        self.left -= size
+        return True
 
 
 @dataclass(frozen=True, slots=True)
 class Outliers:
-    """One page of outliers, and how many there are in all."""
+    """One page of outliers, and how many there are in all.
+
+    Attributes:
+        undecided: how many objects per cluster could not be compared.
+        undescribed: how many differ in ways for which the page has no room.
+    """
 
     version: int
     items: Sequence[Outlier]
     remaining: int
     continue_token: str
     undecided: Mapping[str, int]
+    undescribed: Mapping[str, int]
 
 
 class FieldOutliers:
@@ -140,13 +171,17 @@ class FieldOutliers:
                 matches = await find_matches(segment, query.name, self._slices)
                 await names.take(segment, matches)
         page, total = await names.first_after(after, query.limit or STEP)
-        outliers = await self._describe(query, page)
+        budget = FormBudget(PAGE_BYTES)
+        outliers = await self._describe(query, page, budget)
         token = ""
         if total > len(page):
             token = FieldPosition(generation, version, mark, [], "", page[-1]).to_token()
-        return Outliers(version, outliers, total - len(page), token, names.undecided)
+        remaining = total - len(page)
+        return Outliers(version, outliers, remaining, token, names.undecided, budget.exceeded)
 
-    async def _describe(self, query: ListQuery, keys: Sequence[bytes]) -> list[Outlier]:
+    async def _describe(
+        self, query: ListQuery, keys: Sequence[bytes], budget: FormBudget
+    ) -> list[Outlier]:
         """Read the objects of these names, cluster by cluster; few are held at a time."""
         outliers = {key: Outlier(key) for key in keys}
         for cluster in sorted(query.clusters):
@@ -162,7 +197,7 @@ class FieldOutliers:
                 ]
 
                 def add(pair: tuple[bytes, Entry]) -> None:
-                    add_object(outliers[pair[0]], query.resource, pair[1])
+                    add_object(outliers[pair[0]], query.resource, pair[1], budget)
 
                 await self._slices.run(add, entries)
                 remaining = remaining[len(rows) :]
@@ -225,18 +260,20 @@ class _Names:
         return first, total
 
 
-def add_object(outlier: Outlier, resource: str, entry: Entry) -> None:
+def add_object(outlier: Outlier, resource: str, entry: Entry, budget: FormBudget) -> None:
     """Add an object to the variants of its name; one that cannot be read is left out."""
     try:
         tree = decode(body_of(entry))
         owner = _owner(tree)
-        form = reduce_tree(resource, tree)
+        form = encode_form(reduce_tree(resource, tree))
     except UnreadableBody:
         return
     outlier.owners.add(owner)
     digest = digest_form(form)
     outlier.clusters.setdefault(digest, []).append(entry.cluster)
-    if digest not in outlier.forms and len(outlier.forms) < _MAX_VARIANTS:
+    if digest in outlier.forms or len(outlier.forms) >= _MAX_VARIANTS:
+        return
+    if budget.take(entry.cluster, len(form)):
         outlier.forms[digest] = form
 
 
@@ -263,7 +300,8 @@ def _differences(
         for name in sorted(names):
             parts = [cast("dict[str, Any]", tree).get(name) for tree in trees]
             if not _are_equal(parts):
-                below = f"{path}.{name}" if _is_plain(name) else f"{path}['{name}']"
+                shown = _cut(name, _SHOWN)
+                below = f"{path}.{shown}" if _is_plain(name) else f"{path}['{shown}']"
                 by_digest = dict(zip(forms, parts, strict=True))
                 yield from _differences(by_digest, below.removeprefix("."), levels - 1)
     elif levels and all(isinstance(tree, list) for tree in trees):
@@ -285,6 +323,10 @@ def _shown(value: Any) -> str | int | float | bool | None:
     if isinstance(value, dict | list):
         value = msgspec.json.encode(value).decode()
     return value[:_SHOWN] if isinstance(value, str) else value
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _is_plain(name: str) -> bool:

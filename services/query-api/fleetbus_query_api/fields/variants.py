@@ -101,13 +101,17 @@ def read_variant(resource: str, body: bytes) -> str:
     Raises:
         UnreadableBody: the body is missing, malformed, too deep or too wide.
     """
-    return digest_form(reduce_tree(resource, decode(body)))
+    return digest_form(encode_form(reduce_tree(resource, decode(body))))
 
 
-def digest_form(reduced: Mapping[str, Any]) -> str:
-    """Sixteen hexadecimal digits; equal for equal forms."""
-    data = msgspec.json.encode(reduced, order="deterministic")
-    return hashlib.blake2b(data, digest_size=_DIGEST).hexdigest()
+def encode_form(reduced: Mapping[str, Any]) -> bytes:
+    """The JSON of a reduced form; equal for equal forms, and much smaller than they are."""
+    return msgspec.json.encode(reduced, order="deterministic")
+
+
+def digest_form(form: bytes) -> str:
+    """Sixteen hexadecimal digits."""
+    return hashlib.blake2b(form, digest_size=_DIGEST).hexdigest()
 
 
 def reduce_tree(resource: str, tree: Any) -> dict[str, Any]:

@@ -306,12 +306,14 @@ def push_down(query: ListQuery, fields: FieldSelector) -> tuple[ListQuery, Field
 
 
 def with_undecided(
-    freshness: Mapping[str, Freshness], undecided: Mapping[str, int]
+    freshness: Mapping[str, Freshness],
+    undecided: Mapping[str, int],
+    why: str = "objects without a body left out",
 ) -> dict[str, Freshness]:
-    """Mark clusters as incomplete that have objects without a body, which may match or not."""
+    """Mark clusters as incomplete: so many of their objects may match or not."""
     marked = dict(freshness)
     for cluster, count in undecided.items():
         state = marked[cluster]
-        reason = "; ".join(filter(None, (state.reason, f"{count} objects without a body left out")))
+        reason = "; ".join(filter(None, (state.reason, f"{count} {why}")))
         marked[cluster] = replace(state, is_complete=False, reason=reason)
     return marked

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from fastapi import Query, Request
@@ -26,6 +26,8 @@ from fleetbus_query_api.requests.routing import component, fleet_router
 from fleetbus_query_api.requests.user import RequestUser, User
 from fleetbus_query_api.responses.openapi import OutlierListModel, describe_answers
 from fleetbus_query_api.responses.render import render_freshness
+
+_UNDESCRIBED: Final = "objects too large for this page are missing in its differences: lower limit"
 
 
 class ObjectOutliers:
@@ -60,6 +62,8 @@ class ObjectOutliers:
             scope.query, limit=parameters.limit, continue_token=parameters.continue_token
         )
         result = await self._outliers.find(query, scope.fields)
+        freshness = with_undecided(scope.freshness, result.undecided)
+        freshness = with_undecided(freshness, result.undescribed, _UNDESCRIBED)
         items: list[dict[str, Any]] = []
         await self._slices.run(lambda outlier: items.append(_render(outlier)), result.items)
         return msgspec.json.encode(
@@ -69,7 +73,7 @@ class ObjectOutliers:
                 "remaining": result.remaining,
                 "resourceVersion": str(result.version),
                 "resource": describe_resource(scope.readable.resource),
-                **render_freshness(with_undecided(scope.freshness, result.undecided)),
+                **render_freshness(freshness),
             }
         )
 
