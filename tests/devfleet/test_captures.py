@@ -196,6 +196,11 @@ def test_a_fault_of_an_unknown_cluster_or_wave_is_refused():
         ("", "has 0 documents, not one MultiClusterResource"),
         ("kind: Pod\napiVersion: v1", "but Pod of v1"),
         (MANIFEST.replace("name: flags, ", "", 1), "needs metadata.name and spec"),
+        (MANIFEST.replace("placement:", "placment:"), r"spec\.placment: unknown field"),
+        (
+            MANIFEST.replace("  rollout:", "  policy: {deletion: Keep}\n  rollout:"),
+            r"spec\.policy\.deletion: Input",
+        ),
     ],
 )
 def test_a_manifest_that_is_none_is_refused(tmp_path: Path, content: str, message: str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from fleetbus.errors import CaptureError
@@ -19,6 +20,8 @@ RESOURCE: Final = "fleetbus.dev/v1alpha1/multiclusterresources"
 _KIND: Final = "MultiClusterResource"
 _API_VERSION: Final = "fleetbus.dev/v1alpha1"
 _DEFAULT_TIMEOUT: Final = "10m"
+_CHECKS: Final = "fleetbus.checks"
+"""Group of entry points: the distributor's own check of a spec is one."""
 _SHORTEST: Final = 5.0
 """Seconds; a loaded machine needs them to make anything healthy."""
 
@@ -67,7 +70,8 @@ def read_manifest(path: Path, namespace: str, *, speed: float) -> Manifest:
     """Read a file with one MultiClusterResource, and divide the timers of its rollout by `speed`.
 
     Raises:
-        CaptureError: the file cannot be read, is invalid YAML, or holds something else.
+        CaptureError: the file cannot be read, is invalid YAML, holds something else, or a spec that
+            the distributor refuses.
     """
     try:
         documents = read_documents(path.read_text(encoding="utf-8"))
@@ -84,6 +88,9 @@ def read_manifest(path: Path, namespace: str, *, speed: float) -> Manifest:
     metadata = mapping(document, "metadata")
     if not isinstance(metadata.get("name"), str) or not isinstance(document.get("spec"), dict):
         raise CaptureError(f"{path}: a {_KIND} needs metadata.name and spec")
+    for check in entry_points(group=_CHECKS, name="multiclusterresources"):
+        if problems := check.load()(document):
+            raise CaptureError(f"{path}: {'; '.join(problems)}")
     placed = {"namespace": namespace, **metadata}
     spec, scaled = _scaled(cast("JsonObject", document["spec"]), speed)
     manifest = {"apiVersion": _API_VERSION, "kind": _KIND, "metadata": placed, "spec": spec}

@@ -222,6 +222,18 @@ def read_spec(resource: dict[str, Any]) -> Spec:
     return spec
 
 
+def spec_problems(resource: dict[str, Any]) -> list[str]:
+    """List the problems of a spec, for commands that cannot import this package.
+
+    It is an entry point: `fleetbus rehearse` asks before it captures and starts a fleet.
+    """
+    try:
+        read_spec(resource)
+    except SpecError as error:
+        return error.problems
+    return []
+
+
 def _problems(error: ValidationError) -> list[str]:
     details = error.errors(include_url=False, include_input=False, include_context=False)
     named = [
