@@ -8,7 +8,7 @@ import pytest
 
 from support.api.conformance_client import Api
 from support.api.conformance_objects import Space, config_map, deployment
-from support.api.wrong_values import WRONG_VALUES
+from support.api.unreadable_values import UNREADABLE
 from support.rows import each_row
 
 CONFLICT = "FieldManagerConflict"
@@ -380,7 +380,7 @@ def test_twice_in_a_custom_resource_is_refused(api: Api, space: Space, name: str
     assert f'.spec.tags: {TWICE} [="t"]' in reply.message
 
 
-@each_row(("obj", "field", "why"), WRONG_VALUES)
+@each_row(("obj", "field", "why"), UNREADABLE)
 def test_a_value_that_only_go_refuses_is_refused_without_its_field(
     api: Api, space: Space, obj: dict[str, Any], field: str, why: str
 ):

@@ -11,7 +11,7 @@ import pytest
 from fleetbus.owned_objects.secret_values import without_secret_values
 from fleetbus_distributor.render.finish import finish
 from fleetbus_distributor.targets.outcome import State
-from support.api.wrong_values import WRONG_VALUES
+from support.api.unreadable_values import UNREADABLE
 from support.rigs.distributor import CONFIG_MAP, Rig
 from support.rigs.real_cluster import real_cluster
 from support.rows import each_row
@@ -24,7 +24,7 @@ def dry_runs(rig: Rig) -> int:
     return sum("dryRun" in one.query for one in rig.clusters["t1"].requests)
 
 
-@each_row(("number", "row"), list(enumerate(WRONG_VALUES)))
+@each_row(("number", "row"), list(enumerate(UNREADABLE)))
 async def test_d9_a_value_that_cannot_be_read_is_named_by_its_field(
     rig: Rig, number: int, row: tuple[dict[str, Any], str, str]
 ):
@@ -64,7 +64,7 @@ async def test_d6_a_field_of_the_name_immutable_is_not_one_that_cannot_be_change
 @pytest.mark.full
 async def test_d9_a_real_server_is_understood(tmp_path: Path):
     async with real_cluster(tmp_path) as cluster:
-        for obj, field, why in WRONG_VALUES:
+        for obj, field, why in UNREADABLE:
             result = await cluster.round(finish(obj, "t"))
             assert (result.state, result.reason) == (State.FAILED, "Invalid"), field
             assert f"w: {field}: failed to convert new object" in result.message

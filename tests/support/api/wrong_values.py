@@ -1,96 +1,153 @@
-"""Objects with one value that no API server can read, and the words in which it says so.
-
-The schema of server-side apply accepts these values; only Go refuses them, without their field.
-"""
+"""Values of the chart that are refused, with a part of the refusal that names the key."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Final
 
-_QUANTITY = "quantities must match the regular expression"
-_BASE64 = "error decoding from json: illegal base64 data at input byte 2"
-_POD = {"containers": [{"name": "c", "image": "i"}]}
+from support.api.rendered_chart import AUDIT, EU1, HUB, NAMESPACE, PAGER, SCALED, SHOP, Object
 
-
-def _object(api_version: str, kind: str, **parts: Any) -> dict[str, Any]:
-    metadata = {"name": "w", "namespace": "default", "labels": {"a": "b"}}
-    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **parts}
+_ALL: Final = "*"
 
 
-def _deployment(**spec: Any) -> dict[str, Any]:
-    template = {"metadata": {"labels": {"a": "b"}}, "spec": _POD}
-    fixed = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
-    return _object("apps/v1", "Deployment", spec={**fixed, **spec})
+def _watch(**watch: object) -> Object:
+    return {"watchers": {"clusters": [EU1, {**EU1, "name": "us1", "watch": watch}]}}
 
 
-def _pod(**container: Any) -> dict[str, Any]:
-    first = {"name": "first", "image": "i", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}
-    return _object(
-        "v1", "Pod", spec={"containers": [first, {"name": "c", "image": "i"} | container]}
-    )
+def _rule(**changed: object) -> Object:
+    rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"], **changed}
+    return {"reconcilers": [{**SHOP, "rules": [rule]}]}
 
 
-_LIMITS = ".spec.containers[1].resources.limits"
-WRONG_VALUES: list[tuple[dict[str, Any], str, str]] = [
-    (_deployment(replicas=1.5), ".spec.replicas", "cannot convert float64 to int32"),
+def _reconciler(**changed: object) -> Object:
+    return {"reconcilers": [{**SHOP, **changed}]}
+
+
+NATS = {"url": "tls://n:4222"}
+WRONG: Final[list[tuple[Object, str]]] = [
+    ({"watcher": {}}, "watcher"),
+    ({"enabled": False}, "enabled: false has no effect here"),
+    ({"pods": {"securityContext": {"runAsUser": 0}}}, "/pods/securityContext/runAsUser"),
+    ({"pods": {"securityContext": {"fsGroup": "1000"}}}, "/pods/securityContext/fsGroup"),
+    ({"pods": {"securityContext": {"privileged": True}}}, "privileged"),
+    ({"networkPolicy": {"dnsPorts": []}}, "/networkPolicy/dnsPorts"),
+    ({"watchers": {"cluster": []}}, "cluster"),
+    ({"watchers": {"clusters": [{**EU1, "replica": 2}]}}, "replica"),
+    ({"watchers": {"clusters": [{**EU1, "name": "EU_1"}]}}, "/watchers/clusters/0/name"),
+    ({"watchers": {"clusters": [{**EU1, "watch": {"resource": []}}]}}, "resource"),
+    ({"watchers": {"clusters": [{"replicas": 2}]}}, "missing property 'name'"),
+    ({"watchers": {"clusters": [{"name": "eu1"}]}}, "eu1: kubeconfigSecret is missing"),
+    ({"watchers": {"clusters": [{"name": "hub"}]}}, "hub: watch.resources is needed"),
+    ({"watchers": {"clusters": [EU1, EU1]}}, "two entries have the name eu1"),
     (
-        _deployment(strategy={"rollingUpdate": {"maxUnavailable": 1, "maxSurge": True}}),
-        ".spec.strategy.rollingUpdate.maxSurge",
-        "json: cannot unmarshal bool into Go value of type int32",
+        {"watchers": {"clusters": [{**HUB, "watch": {"resources": [_ALL]}}]}},
+        "on the hub name resources as v1/pods",
     ),
-    (_pod(resources={"limits": {"cpu": "two"}}), f"{_LIMITS}.cpu", _QUANTITY),
-    (_pod(resources={"limits": {"cpu": 1, "memory": True}}), f"{_LIMITS}.memory", _QUANTITY),
+    ({"distributor": {"impersonate": ["deployer"]}}, "/distributor/impersonate/0"),
+    ({"distributor": {"requireServiceAccount": "yes"}}, "/distributor/requireServiceAccount"),
+    ({"projector": {"replicas": 0}}, "/projector/replicas"),
+    ({"projector": {"replicas": "two"}}, "/projector/replicas"),
+    ({"nats": {"embedded": {"replicas": 2}}}, "/nats/embedded/replicas"),
+    ({"nats": {"embedded": {"enabled": False}}}, "exactly one of nats.embedded.enabled"),
+    ({"nats": {"external": {"url": "nats://n:4222"}}}, "exactly one of nats.embedded.enabled"),
     (
-        _pod(livenessProbe={"httpGet": {"path": "/", "port": False}}),
-        ".spec.containers[1].livenessProbe.httpGet.port",
-        "json: cannot unmarshal bool into Go value of type int32",
-    ),
-    (_object("v1", "Secret", data={"a": "YQ==", "k.v": "no base!"}), ".data.k.v", _BASE64),
-    (_object("v1", "ConfigMap", binaryData={"a": "no base!"}), ".binaryData.a", _BASE64),
-    (
-        _object("coordination.k8s.io/v1", "Lease", spec={"renewTime": "now"}),
-        ".spec.renewTime",
-        'parsing time "now" as "2006-01-02T15:04:05.000000Z07:00": cannot parse',
-    ),
-    (
-        _object(
-            "coordination.k8s.io/v1", "Lease", spec={"leaseDurationSeconds": 1, "renewTime": 5}
-        ),
-        ".spec.renewTime",
-        "json: cannot unmarshal number into Go value of type string",
+        {"nats": {"embedded": {"enabled": False}, "external": {**NATS, "secrets": {"pool": "p"}}}},
+        "nats.external.secretName: it is needed, because watcher-hub has none",
     ),
     (
-        _object(
-            "v1",
-            "PersistentVolumeClaim",
-            spec={
-                "accessModes": ["ReadWriteOnce"],
-                "resources": {"requests": {"storage": "1 Gi"}},
-            },
-        ),
-        ".spec.resources.requests.storage",
-        _QUANTITY,
+        {"nats": {"embedded": {"enabled": False}, "external": {**NATS, "secrets": {"poool": "p"}}}},
+        "nats.external.secrets.poool: no component has this name",
+    ),
+    ({"valkey": {"embedded": {"replicas": 3}}}, "replicas"),
+    ({"valkey": {"external": {"url": "http://v"}}}, "/valkey/external/url"),
+    ({"valkey": {"embedded": {"enabled": False}}}, "exactly one of valkey.embedded.enabled"),
+    ({"reconcilers": [{"name": "shop", "modules": ["a"]}]}, "missing property 'controllers'"),
+    ({"reconcilers": [{**SHOP, "controllers": ["projector"]}]}, "no names for controllers"),
+    (_rule(apiGroups=[_ALL]), "/reconcilers/0/rules/0/apiGroups/0"),
+    (_rule(apiGroups=["apps/v1"]), "/reconcilers/0/rules/0/apiGroups/0"),
+    (_rule(resources=["Pods"]), "/reconcilers/0/rules/0/resources/0"),
+    (_rule(verbs=["gett"]), "/reconcilers/0/rules/0/verbs/0': value must be one of 'get', 'list'"),
+    (_rule(resource=["pods"]), "additional properties 'resource' not allowed"),
+    (_rule(resourceNames=[""]), "/reconcilers/0/rules/0/resourceNames/0"),
+    (_reconciler(modules=["shop controllers"]), "/reconcilers/0/modules/0"),
+    (_reconciler(modules=["shop/controllers"]), "'shop/controllers' does not match"),
+    (_reconciler(module=["shop"]), "additional properties 'module' not allowed"),
+    (_reconciler(env={"A": 5}), "/reconcilers/0/env/A': got number, want string or object"),
+    (_reconciler(env={"a-b": "c"}), "/reconcilers/0/env': additional properties 'a-b' not allowe"),
+    (_reconciler(env={"A": {"secretRef": {"name": "a"}}}), "'secretRef' not allowed"),
+    (_reconciler(resources={"limits": {"memroy": "1Gi"}}), "'memroy' not allowed"),
+    (_reconciler(resources={"limits": {"memory": "1gb"}}), "/resources/limits/memory"),
+    (_reconciler(tolerations=[{"operater": "Exists"}]), "'operater' not allowed"),
+    (_reconciler(affinity={"podAntiAfinity": {}}), "'podAntiAfinity' not allowed"),
+    (_reconciler(nodeSelector={"disk": True}), "/reconcilers/0/nodeSelector/disk"),
+    (
+        _reconciler(autoscaling={**SCALED, "minReplicas": 9}),
+        "reconcilers[0].autoscaling: maxReplicas is 4, which is less than minReplicas, 9",
     ),
     (
-        _object(
-            "autoscaling/v2",
-            "HorizontalPodAutoscaler",
-            spec={
-                "maxReplicas": 3,
-                "scaleTargetRef": {"kind": "Deployment", "name": "x"},
-                "metrics": [
-                    {
-                        "type": "Resource",
-                        "resource": {
-                            "name": "cpu",
-                            "target": {"type": "AverageValue", "averageValue": "much"},
-                        },
-                    }
-                ],
-            },
-        ),
-        ".spec.metrics[0].resource.target.averageValue",
-        _QUANTITY,
+        _watch(resources=["v1/pods", "apps/deployments"]),
+        'watchers.clusters[1].watch.resources[1]: "apps/deployments" is not a resource: write',
     ),
+    (_watch(resources=["Pods"]), 'watch.resources[0]: "Pods" is not a resource'),
+    (_watch(resources=[{"resource": "pods/v1"}]), 'watch.resources[0]: "pods/v1" is not a reso'),
+    (
+        _watch(resources=[{"resource": _ALL, "namespaces": ["shop"]}]),
+        "watch.resources[0]: * cannot be narrowed; name the resources, each with its own namespac",
+    ),
+    (_watch(resources=[{"resource": "v1/pods", "namespace": "a"}]), "'namespace' not allowed"),
+    (_watch(resources=[{"resource": "v1/pods", "namespaces": ["A"]}]), "/resources/0/namespaces/0"),
+    (_watch(resources=[5]), "/watch/resources/0': got number, want string or object"),
+    (_watch(deny=["v1/events"]), 'watch.deny[0]: "v1/events" is not a resource: write group/pl'),
+    (_watch(transforms=[{"resource": "core/pods", "dorp": ["spec"]}]), "'dorp' not allowed"),
+    (_watch(transforms=[{"resource": "v1 pods"}]), "/watch/transforms/0/resource"),
+    (
+        {"watchers": {"pool": {"watch": {"resources": ["apps/deployments"]}}}},
+        "watchers.pool.watch.resources[0]",
+    ),
+    (
+        {"nats": {"streamBytes": 8 << 30}},
+        "nats.embedded.storage.size: 8Gi is too small: nats.streamBytes (8589934592)",
+    ),
+    (
+        {"valkey": {"embedded": {"maxMemory": 3 << 30, "storage": {"size": "16Gi"}}}},
+        "valkey.embedded.maxMemory: 3221225472 is too much for valkey.embedded.resources.limits",
+    ),
+    (
+        {"valkey": {"embedded": {"storage": {"size": "3000Mi"}}}},
+        "valkey.embedded.storage.size: 3000Mi is too small for valkey.embedded.maxMemory",
+    ),
+    ({"nats": {"embedded": {"allowFrom": [{"podSelektor": {}}]}}}, "'podSelektor' not allowed"),
+    (
+        {"externalSubscribers": [{**AUDIT, "subjects": ["fleetbus.>"]}]},
+        "/externalSubscribers/0/sub",
+    ),
+    (
+        {"externalSubscribers": [{**AUDIT, "subjects": ["$JS.>"]}]},
+        "/externalSubscribers/0/subjects",
+    ),
+    ({"externalSubscribers": [{**AUDIT, "durable": "projector"}]}, "belongs to somebody else"),
+    (
+        {"reconcilers": [SHOP], "externalSubscribers": [{**AUDIT, "durable": "shop-a"}]},
+        "belongs to somebody else",
+    ),
+    (
+        {"externalSubscribers": [{**AUDIT, "subjects": [*AUDIT["subjects"], *PAGER["subjects"]]}]},
+        "another stream than the other subjects",
+    ),
+    (
+        {"externalSubscribers": [{**PAGER, "subjects": ["fleetbus.votes.>"]}]},
+        "/externalSubscribers/0/subjects",
+    ),
+    ({"credentials": {"seed": "short"}}, "/credentials/seed"),
+    ({"clusters": {"namespace": NAMESPACE}}, "may not be the namespace of the release"),
+    ({"clusters": {"providers": [{"type": "secrets"}]}}, "missing property 'namespace'"),
+    (
+        {"clusters": {"providers": [{"type": "secrets", "namespace": "a", "labels": ["b"]}]}},
+        "/clusters/providers/0/labels/0': value must be one of 'fleetbus.dev/kubeconfig'",
+    ),
+    ({"queryApi": {"ingress": {"enabled": True, "host": "a.example"}}}, "tlsSecretName"),
+    ({"tls": {"secretName": "mine"}}, "secretName"),
+    ({"tls": {"issuerRef": {"kind": "Issuer"}}}, "missing property 'name'"),
+    ({"queryApi": {"authority": "both"}}, "/queryApi/authority"),
+    ({"image": {"digest": "latest"}}, "/image/digest"),
+    ({"log": {"level": "loud"}}, "/log/level"),
 ]
-"""Object, field, the end of the server's message."""
