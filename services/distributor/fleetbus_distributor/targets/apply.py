@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
-from fleetbus.errors import AlreadyExists, Conflict, Forbidden, KubeError, NotFound
+from fleetbus.errors import AlreadyExists, Conflict, Forbidden, Invalid, KubeError, NotFound
 from fleetbus.kube.applied import is_unchanged
 from fleetbus.kube.discovery_documents import ApiResource
 from fleetbus.owned_objects.claim import Ownership, claim, is_paused
@@ -23,6 +23,7 @@ from fleetbus_distributor.render.spec import ConflictPolicy, DriftPolicy
 from fleetbus_distributor.render.template import Object, ObjectRef, reference, similar
 from fleetbus_distributor.targets.drift_report import Drift, find_drift
 from fleetbus_distributor.targets.field_versions import is_outdated
+from fleetbus_distributor.targets.illegal_names import illegal_name
 from fleetbus_distributor.targets.outcome import Change, ObjectOutcome, State
 from fleetbus_distributor.targets.placed_object import PlacedObject, outcome_of
 from fleetbus_distributor.targets.run_once import outcome_of_gone, ran_after
@@ -39,6 +40,7 @@ from fleetbus_distributor.targets.update import MISSING, update
 from fleetbus_distributor.targets.wrong_value import find_wrong_value
 
 _NAMESPACES: Final = "v1/namespaces"
+_UNPROCESSABLE: Final = 422
 _CONFIRMED_FOR: Final = timedelta(milliseconds=250)
 """Maximum age of the cluster's identity check before something is created there: nothing else shows
 that the object is absent from the right one."""
@@ -105,6 +107,8 @@ async def _apply(target: Target, template: Object, ref: ObjectRef) -> ObjectOutc
         retry = _discover_after(target, ref)
         return outcome_of(ref, Finding(State.WAITING, Refusal.TYPE_MISSING, message, retry))
     target.memory.types.note_served(target.name, ref.api_version, ref.kind)
+    if problem := illegal_name(template, api):
+        raise Invalid(_UNPROCESSABLE, "Invalid", problem)
     obj = PlacedObject(target, target.owned_object(api, ref), ref, _marked(target, template, api))
     outcome, live = await _create_unread(obj), None
     if outcome is None:
