@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from fleetbus_devfleet.processes.servers import valkey_server
 from fleetbus_proto.keys import SnapshotKeys
-from fleetbus_query_api.catalog.catalog import KnownFleet, KnownResource
+from fleetbus_query_api.catalog.catalog import KnownFleet, KnownResource, ResourceIndex
 from fleetbus_query_api.responses.problem import NotFoundProblem
 from support.rigs.query_api import query_api
 
@@ -78,7 +78,7 @@ def test_a_refusal_of_a_resource_names_few_of_what_is_watched_and_sorted():
         for group in groups
     ]
     with pytest.raises(NotFoundProblem) as refused:
-        KnownFleet({}, resources[::-1]).find("nodes")
+        KnownFleet({}, ResourceIndex(resources[::-1])).find("nodes")
     first = "deployments, deployments.apps, deployments.g00.example, "
     message = str(refused.value)
     assert message.startswith(
@@ -87,7 +87,7 @@ def test_a_refusal_of_a_resource_names_few_of_what_is_watched_and_sorted():
     assert message.endswith("deployments.g09.example and 2 more")
 
     with pytest.raises(NotFoundProblem, match="nothing is watched yet"):
-        KnownFleet({}, ()).find("nodes")
+        KnownFleet({}, ResourceIndex()).find("nodes")
 
 
 async def test_a_resource_name_that_is_none_is_400(fleet: QueryApi):

@@ -6,16 +6,27 @@ import asyncio
 import time
 from collections import Counter
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from fleetbus.kube.selectors import FieldSelector
+from fleetbus.snapshot import ClusterRecord, ResourceRecord, SnapshotReader
+from fleetbus_proto.keys import SnapshotKeys
+from fleetbus_query_api.access.authorise import OpenAccess
+from fleetbus_query_api.catalog.catalog import Catalog, KnownFleet, KnownResource, ResourceIndex
+from fleetbus_query_api.catalog.cluster_listing import cluster_freshness
 from fleetbus_query_api.limits.time_slices import TimeSlices
+from fleetbus_query_api.relations.readable_types import TypeReader
+from fleetbus_query_api.requests.user import ANYONE
+from support.rigs.query_api import ago
 from support.stores.snapshot import Source
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+
+    from redis.asyncio import Redis
 
     from support.rigs.past_api import PastApi
     from support.rigs.query_api import QueryApi
@@ -65,6 +76,52 @@ async def test_a8_deletions_are_looked_into_a_few_at_a_time(past_api: PastApi):
         answer = await past_api.get("/fleet/v1/deleted/pods", fieldSelector=selector)
     assert answer.json()["items"] == []
     assert longest[0] < 0.03
+
+
+class FixedCatalog(Catalog):
+    """A catalog that reads nothing."""
+
+    def __init__(self, fleet: KnownFleet) -> None:
+        self._fleet = fleet
+
+    async def fleet(self) -> KnownFleet:
+        return self._fleet
+
+
+async def test_a8_many_types_are_looked_into_a_few_at_a_time(redis: Redis):
+    """10,000 types of one member took 0.4 s, in which nobody else was answered."""
+    records = [
+        ResourceRecord(group="example.com", version="v1", plural=f"widgets{n}", kind=f"Widget{n}")
+        for n in range(3_000)
+    ]
+    resources = ResourceIndex(
+        KnownResource(record.group, record.plural, record.kind, namespaced=True, versions=("v1",))
+        for record in records
+    )
+    types = TypeReader(
+        reader=SnapshotReader(redis, SnapshotKeys()),
+        catalog=FixedCatalog(KnownFleet({"eu1": {}}, resources)),
+        access=OpenAccess(),
+    )
+    turns = 0
+
+    async def watch() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    watching = asyncio.create_task(watch())
+    readable = await types.find(ANYONE, "")
+    assert len(readable.clusters) == 3_000
+    assert turns > 20
+    turns = 0
+    now, at = datetime.now(UTC), ago(1)
+    cluster = ClusterRecord(name="eu1", connected=True, reported_at=at, last_answer=at)
+    freshness = await cluster_freshness(cluster, records, now)
+    assert "and 2997 more" in freshness.reason
+    watching.cancel()
+    assert turns > 10
 
 
 def burn() -> None:

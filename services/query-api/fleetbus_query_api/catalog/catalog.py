@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import chain
@@ -87,6 +87,12 @@ class KnownResource:
         """
         return any(self.rank_for(name) for name in parse_resource_name(text.lower()))
 
+    @property
+    def words(self) -> Collection[str]:
+        """What it may be called, without its group."""
+        own = (self.plural, self.kind.lower(), self.singular)
+        return {*own, *names_of(self.key), *self.short_names}
+
     def rank_for(self, name: ResourceName) -> tuple[int, int, str] | None:
         """Rank the match of a name with this resource, the least is best; None without a match."""
         if name.group is not None and name.group != self.group:
@@ -110,6 +116,64 @@ class KnownResource:
         return 3 if word in self.short_names else None  # only a cluster says so
 
 
+class ResourceIndex:
+    """Resources by key and by every name: a member may have tens of thousands of types.
+
+    Args:
+        resources: the first ones.
+    """
+
+    def __init__(self, resources: Iterable[KnownResource] = ()) -> None:
+        self._by_key: dict[str, KnownResource] = {}
+        self._by_word: dict[str, list[KnownResource]] = {}
+        for resource in resources:
+            self.add(resource)
+
+    def add(self, resource: KnownResource) -> None:
+        """Add a resource that is not there."""
+        self._by_key[resource.key] = resource
+        for word in resource.words:
+            self._by_word.setdefault(word, []).append(resource)
+
+    def __iter__(self) -> Iterator[KnownResource]:
+        return iter(self._by_key.values())
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def get(self, key: str) -> KnownResource | None:
+        """The resource of a key."""
+        return self._by_key.get(key)
+
+    def best(self, name: ResourceName) -> KnownResource | None:
+        """The resource that a name means; None if no resource has it."""
+        ranked = [
+            (rank, resource)
+            for resource in self._by_word.get(name.plural, ())
+            if (rank := resource.rank_for(name)) is not None
+        ]
+        return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
+
+    def named(self, text: str) -> list[KnownResource]:
+        """Every resource that has a name.
+
+        Raises:
+            InvalidName: it is not a resource name.
+        """
+        found = {
+            resource.key: resource
+            for name in parse_resource_name(text.lower())
+            for resource in self._by_word.get(name.plural, ())
+            if resource.rank_for(name)
+        }
+        return [*found.values()]
+
+    def of_kind(self, group: str, kind: str) -> KnownResource | None:
+        """The first resource of a kind."""
+        same = self._by_word.get(kind.lower(), ())
+        return next((each for each in same if (each.group, each.kind) == (group, kind)), None)
+
+
 @dataclass(frozen=True, slots=True)
 class KnownFleet:
     """The fleet at one moment.
@@ -120,7 +184,7 @@ class KnownFleet:
     """
 
     watched: Mapping[str, Mapping[str, ResourceType]]
-    resources: Sequence[KnownResource]
+    resources: ResourceIndex
 
     @property
     def clusters(self) -> Collection[str]:
@@ -150,7 +214,7 @@ class KnownFleet:
         Raises:
             NotFoundProblem: no cluster has reported it.
         """
-        resource = next((resource for resource in self.resources if resource.key == key), None)
+        resource = self.resources.get(key)
         if resource is None:
             raise NotFoundProblem(f"{key} is not watched in any cluster of the fleet")
         return resource
@@ -164,13 +228,8 @@ class KnownFleet:
         """
         readings = parse_resource_name(text.lower())
         for name in readings:
-            ranked = [
-                (rank, resource)
-                for resource in self.resources
-                if (rank := resource.rank_for(name)) is not None
-            ]
-            if ranked:
-                return min(ranked, key=lambda pair: pair[0])[1]
+            if resource := self.resources.best(name):
+                return resource
         hint = how_to_watch(readings) or self._suggestion(text) or self._watched_names()
         raise NotFoundProblem(f"{text} is not watched in any cluster of the fleet; {hint}")
 
@@ -202,7 +261,7 @@ class Catalog:
     ) -> None:
         self._reader = reader
         self._max_age = max_age.total_seconds()
-        self._fleet = KnownFleet({}, ())
+        self._fleet = KnownFleet({}, ResourceIndex())
         self._read_at = float("-inf")
         self._took = 0.0
         self._reading = asyncio.Lock()
@@ -238,9 +297,9 @@ class Catalog:
             watched[name] = types
             for key, resource_type in types.items():
                 merged.setdefault(key, {})[name] = resource_type
-        resources: list[KnownResource] = []
+        resources = ResourceIndex()
         for key, same in sorted(merged.items()):
-            resources.append(_merge(key, same))
+            resources.add(_merge(key, same))
             await asyncio.sleep(0)  # let others run
         return KnownFleet(watched, resources)
 

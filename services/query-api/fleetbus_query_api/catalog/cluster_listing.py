@@ -51,7 +51,7 @@ class ClusterListing:
         items: dict[str, bytes] = {}
         freshness: dict[str, Freshness] = {}
         async for name, resources in self._reader.resource_records([*visible]):
-            state = freshness[name] = cluster_freshness(visible[name], resources, now)
+            state = freshness[name] = await cluster_freshness(visible[name], resources, now)
             items[name] = msgspec.json.encode(_render(visible[name], resources, state, now))
             await asyncio.sleep(0)  # let others run
         ordered = {name: freshness[name] for name in visible}
@@ -75,7 +75,7 @@ class ClusterListing:
             raise NotFoundProblem(f"no cluster {name!r} is in the fleet{hint}")
         now = datetime.now(UTC)
         resources = await self._reader.resources(name)
-        freshness = cluster_freshness(record, resources, now)
+        freshness = await cluster_freshness(record, resources, now)
         rows: list[dict[str, Any]] = []
         for start in range(0, len(resources), _ROWS):
             part = resources[start : start + _ROWS]
@@ -121,22 +121,26 @@ class ClusterListing:
         records = self._reader.resource_records([record.name for record in visible])
         by_name = {name: resources async for name, resources in records}
         return [
-            (record, cluster_freshness(record, by_name[record.name], now)) for record in visible
+            (record, await cluster_freshness(record, by_name[record.name], now))
+            for record in visible
         ]
 
 
-def cluster_freshness(
+async def cluster_freshness(
     record: ClusterRecord, resources: Sequence[ResourceRecord], now: datetime
 ) -> Freshness:
     """The freshness of a whole cluster: that of its worst resource (rule A4)."""
     age = record.age(now)
     if reason := record.why_silent(now):
         return Freshness(ResourceState.STALE, age, is_complete=False, reason=reason)
-    lacking = [
-        resource.key
-        for resource in resources
-        if not Freshness.of(resource, record, now).is_complete
-    ]
+    lacking: list[str] = []
+    for start in range(0, len(resources), _ROWS):
+        lacking += [
+            resource.key
+            for resource in resources[start : start + _ROWS]
+            if not Freshness.of(resource, record, now).is_complete
+        ]
+        await asyncio.sleep(0)  # let others run
     if lacking or not resources:
         reason = f"not complete: {_shorten(lacking)}" if lacking else "no resource is known yet"
         return Freshness(ResourceState.LISTING, age, is_complete=False, reason=reason)

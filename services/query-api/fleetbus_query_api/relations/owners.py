@@ -286,14 +286,7 @@ def right_to_get(
     time of an answer must not tell what there is (rule A2).
     """
     group = group or CORE
-    resource = next(
-        (
-            resource
-            for resource in fleet.resources
-            if (resource.group, resource.kind) == (group, kind)
-        ),
-        None,
-    )
+    resource = fleet.resources.of_kind(group, kind)
     if resource is None:
         return None, Right("get", group, f"{kind.lower()}s", namespace, name)
     return resource, Right(

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 from fleetbus.snapshot import Freshness, SnapshotReader
 from fleetbus_proto.resources import CORE
 from fleetbus_query_api.access.authorise import (
     Access,
+    Granted,
     Right,
     UndecidedProblem,
     authorise_where_decided,
@@ -19,6 +21,9 @@ from fleetbus_query_api.catalog.catalog import Catalog, KnownFleet, KnownResourc
 from fleetbus_query_api.catalog.cluster_listing import cluster_freshness
 from fleetbus_query_api.catalog.readable import UNDECIDED, UNREADABLE, Selection, no_resource
 from fleetbus_query_api.requests.user import User
+
+_AT_A_TIME: Final = 100
+"""Types that are reviewed before others run: a cluster may have thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +92,24 @@ class TypeReader:
         """
         fleet = await self._catalog.fleet()
         candidates = sorted(set(clusters)) or sorted(fleet.clusters)
-        resources = [resource for resource in fleet.resources if _is_of(resource, kind.lower())]
+        resources = fleet.resources.named(kind) if kind else [*fleet.resources]
         if not resources:  # the time of a review must not be missing
             await self._access.authorise(
                 user, Right("list", CORE, kind.lower(), namespace), candidates
             )
-        allowed = await asyncio.gather(
-            *(
-                authorise_where_decided(
-                    self._access,
-                    user,
-                    Right("list", resource.group, resource.plural, namespace),
-                    candidates,
+        allowed: list[Granted] = []
+        for start in range(0, len(resources), _AT_A_TIME):
+            allowed += await asyncio.gather(
+                *(
+                    authorise_where_decided(
+                        self._access,
+                        user,
+                        Right("list", resource.group, resource.plural, namespace),
+                        candidates,
+                    )
+                    for resource in resources[start : start + _AT_A_TIME]
                 )
-                for resource in resources
             )
-        )
         by_key = {
             resource.key: names for resource, names in zip(resources, allowed, strict=True) if names
         }
@@ -143,7 +150,7 @@ class TypeReader:
             async for name, resource_records in self._reader.resource_records([*keys])
         }
         states = {
-            name: cluster_freshness(records[name], resources, now)
+            name: await cluster_freshness(records[name], resources, now)
             for name, resources in parts.items()
             if name in records
         }
@@ -154,7 +161,3 @@ class TypeReader:
         states |= dict.fromkeys(left_out, UNREADABLE)
         states |= dict.fromkeys(readable.undecided, UNDECIDED)
         return dict(sorted(states.items()))
-
-
-def _is_of(resource: KnownResource, kind: str) -> bool:
-    return not kind or resource.is_named(kind)
