@@ -230,3 +230,13 @@ async def test_d3_a_restart_asks_about_an_object_before_it_writes_it(rig: Rig):
     await rig.reconcile()
     assert set(are_dry()) == {False}
     assert rig.get("t1", MAPS, "m")["data"] == {"k": "v"}
+
+
+async def test_d13_what_somebody_changed_before_a_restart_is_corrected(rig: Rig):
+    rig.create(template=copy.deepcopy(CONFIG_MAP), placement={"clusters": [{"name": "t1"}]})
+    await rig.reconcile()
+    rig.clusters["t1"].patch(MAPS, "default", "m", {"data": {"k": "theirs"}})
+    rig.restart()
+    await rig.reconcile()
+    assert rig.states() == {"t1": "Applied"}
+    assert rig.get("t1", MAPS, "m")["data"] == {"k": "v"}

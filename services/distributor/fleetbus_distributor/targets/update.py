@@ -93,6 +93,8 @@ async def _is_left_alone(obj: PlacedObject, live: Object) -> bool:
         applied = await obj.place.try_apply(
             obj.configuration, live, force=obj.place.force.overwrites
         )
+    except Conflict:
+        return False  # somebody has changed it: whether the apply may force is its own question
     except KubeError as error:
         if not is_outdated(error, live, str(obj.configuration["apiVersion"])):
             raise
