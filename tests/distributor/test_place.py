@@ -3,7 +3,7 @@ from typing import Any
 
 from fleetbus_distributor.render.place import Member, matches, place
 from fleetbus_distributor.render.spec import Placement
-from fleetbus_distributor.selectors import LabelSelector
+from fleetbus_distributor.selectors import MAX_NAMES, LabelSelector
 from support.rows import each_row
 
 FLEET = [
@@ -83,10 +83,10 @@ def test_all_requirements_must_hold():
     assert not matches(selector, {"tier": "prod"})
 
 
-def test_d15_a_selector_of_thousands_of_values_is_compared_at_once():
+def test_d15_a_selector_of_as_many_values_as_there_may_be_is_compared_at_once():
     """It is done in the event loop of all rounds: it took six seconds."""
-    values = [f"v{at}" for at in range(50_000)]
-    expressions = [{"key": "zone", "operator": "NotIn", "values": values}] * 2
+    values = [f"v{at}" for at in range(MAX_NAMES)]
+    expressions = [{"key": "zone", "operator": "NotIn", "values": values}] * 100
     placement = Placement.model_validate({"clusterSelector": {"matchExpressions": expressions}})
     members = [Member(f"c{at}", {"zone": "z"}) for at in range(1000)]
     began = time.process_time()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from enum import StrEnum
 from functools import cached_property
-from typing import Self
+from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
+MAX_NAMES: Final = 1_000
+"""Items of every list of clusters or labels; a spec selects more of them by other labels."""
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 
 
@@ -34,11 +36,11 @@ class Requirement(Strict):
 
     key: str
     operator: Operator
-    values: list[str] = Field(default_factory=list)
+    values: list[str] = Field(default_factory=list[str], max_length=MAX_NAMES)
 
     @cached_property
     def value_set(self) -> frozenset[str]:
-        """The values: there may be thousands, and each cluster is compared with them."""
+        """The values: there may be a thousand, and each cluster is compared with them."""
         return frozenset(self.values)
 
     @model_validator(mode="after")

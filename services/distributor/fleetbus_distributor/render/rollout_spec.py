@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from fleetbus.process.durations import parse_duration
-from fleetbus_distributor.selectors import DNS_LABEL, ClusterName, LabelSelector, Strict
+from fleetbus_distributor.selectors import DNS_LABEL, MAX_NAMES, ClusterName, LabelSelector, Strict
 
 HEALTH: Final = "health"
 """The built-in gate that every wave has."""
@@ -68,7 +68,7 @@ class Wave(Strict):
     """Clusters that get a revision together."""
 
     name: str = Field(pattern=DNS_LABEL)
-    clusters: list[ClusterName] | None = Field(default=None, min_length=1)
+    clusters: list[ClusterName] | None = Field(default=None, min_length=1, max_length=MAX_NAMES)
     cluster_selector: LabelSelector | None = None
     percent: int | None = Field(default=None, ge=1, le=100)
     """Percentage of all clusters of the rollout, rounded up; in the order of their names."""

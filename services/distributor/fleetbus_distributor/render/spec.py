@@ -18,7 +18,7 @@ from fleetbus_distributor.errors import SpecError
 from fleetbus_distributor.health.feedback import Feedback
 from fleetbus_distributor.health.rules import HealthRule
 from fleetbus_distributor.render.rollout_spec import Rollout
-from fleetbus_distributor.selectors import DNS_LABEL, ClusterName, LabelSelector, Strict
+from fleetbus_distributor.selectors import DNS_LABEL, MAX_NAMES, ClusterName, LabelSelector, Strict
 
 CRD_NAME = "multiclusterresources.fleetbus.dev"
 CLUSTER_RESOURCE = "fleetbus.dev/v1alpha1/clusters"
@@ -30,9 +30,9 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 class Placement(Strict):
     """The clusters that get the objects; without names and selector only the hub."""
 
-    clusters: list[ClusterName] = Field(default_factory=list[ClusterName])
+    clusters: list[ClusterName] = Field(default_factory=list[ClusterName], max_length=MAX_NAMES)
     cluster_selector: LabelSelector | None = None
-    exclude: list[ClusterName] = Field(default_factory=list[ClusterName])
+    exclude: list[ClusterName] = Field(default_factory=list[ClusterName], max_length=MAX_NAMES)
 
 
 class PatchOp(StrEnum):
@@ -83,7 +83,7 @@ class ClusterCustomize(Strict):
     name: str | None = Field(default=None, pattern=DNS_LABEL)
     cluster_selector: LabelSelector | None = None
     target: Target | None = None
-    action: list[Action] = Field(default_factory=list[Action])
+    action: list[Action] = Field(default_factory=list[Action], max_length=200)
     merge: dict[str, Any] | None = None
 
     @model_validator(mode="after")
@@ -97,7 +97,7 @@ class Customize(Strict):
     """The differences between clusters."""
 
     clusters: list[ClusterCustomize] = Field(
-        default_factory=list[ClusterCustomize], max_length=1000
+        default_factory=list[ClusterCustomize], max_length=MAX_NAMES
     )
 
 
@@ -253,7 +253,7 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 def _reason(message: str) -> str:
-    text = message.removeprefix("Value error, ")
+    text = message.removeprefix("Value error, ").replace(" after validation, not ", ", not ")
     return {"Field required": "required", "Extra inputs are not permitted": "unknown field"}.get(
         text, text
     )
