@@ -89,7 +89,7 @@ class KnownResource:
 
     @property
     def words(self) -> Collection[str]:
-        """What it may be called, without its group."""
+        """All of its names, without its group."""
         own = (self.plural, self.kind.lower(), self.singular)
         return {*own, *names_of(self.key), *self.short_names}
 
