@@ -11,6 +11,7 @@ import pytest
 from fleetbus.owned_objects.secret_values import without_secret_values
 from fleetbus_distributor.render.finish import finish
 from fleetbus_distributor.targets.outcome import State
+from fleetbus_emulator.apiserver import Fail
 from support.api.unreadable_values import UNREADABLE
 from support.rigs.distributor import CONFIG_MAP, Rig
 from support.rigs.real_cluster import real_cluster
@@ -43,14 +44,17 @@ async def test_d9_a_value_that_cannot_be_read_is_named_by_its_field(
     assert dry_runs(rig) - before == sent
 
 
-async def test_d9_what_cannot_be_left_out_is_refused_without_its_field(rig: Rig):
-    ports = [{"containerPort": 1.5}]
-    pod = {"containers": [{"name": "c", "image": "i", "ports": ports}]}
-    template = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "w"}, "spec": pod}
-    rig.create(template=template, placement=PLACED)
+async def test_d9_a_value_that_cannot_be_left_out_has_no_field(rig: Rig):
+    words = "failed to convert new object (default/m): unable to convert unstructured object to v1"
+    refusal = Fail(500, message=f"{words}, Kind=ConfigMap: always")
+    rig.clusters["t1"].faults.add(refusal, verb="patch", resource="configmaps")
+    rig.clusters["t1"].faults.add(refusal, verb="create", resource="configmaps")
+    rig.create(template=copy.deepcopy(CONFIG_MAP), placement=PLACED)
     await rig.reconcile()
     assert rig.states() == {"t1": "Failed/Invalid"}
-    assert rig.entry("t1")["message"].startswith("Pod default/w: failed to convert new object")
+    assert rig.entry("t1")["message"].startswith(
+        "ConfigMap default/m: failed to convert new object"
+    )
 
 
 async def test_d6_a_field_of_the_name_immutable_is_not_one_that_cannot_be_changed(rig: Rig):

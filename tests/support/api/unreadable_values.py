@@ -45,6 +45,21 @@ UNREADABLE: list[tuple[dict[str, Any], str, str]] = [
         ".spec.containers[1].livenessProbe.httpGet.port",
         "json: cannot unmarshal bool into Go value of type int32",
     ),
+    (
+        _pod(ports=[{"containerPort": 80}, {"containerPort": 1.5}, {"containerPort": 81}]),
+        ".spec.containers[1].ports[1]",
+        "cannot convert float64 to int32",
+    ),
+    (
+        _pod(livenessProbe={"grpc": {"port": 80}}, ports=[{"containerPort": 1.5}]),
+        ".spec.containers[1].ports[0]",
+        "cannot convert float64 to int32",
+    ),
+    (
+        _object("v1", "Pod", spec={**_POD, "securityContext": {"supplementalGroups": [1, 2.5, 3]}}),
+        ".spec.securityContext.supplementalGroups[1]",
+        "cannot convert float64 to int64",
+    ),
     (_object("v1", "Secret", data={"a": "YQ==", "k.v": "no base!"}), ".data.k.v", _BASE64),
     (_object("v1", "ConfigMap", binaryData={"a": "no base!"}), ".binaryData.a", _BASE64),
     (

@@ -73,7 +73,10 @@ async def _find(target: Target, template: Object, ref: ObjectRef) -> str:
 
 
 def _removable(tree: Any, path: _Path, *, is_item: bool = False) -> Iterator[_Path]:
-    """The fields that may be left out: no members of an item, which may be its key."""
+    """The fields and items that may be left out, an item before its own fields.
+
+    No direct member of an item is among them: it may be its key.
+    """
     if isinstance(tree, dict):
         for name, value in cast("dict[str, Any]", tree).items():
             if isinstance(value, dict | list):
@@ -82,12 +85,14 @@ def _removable(tree: Any, path: _Path, *, is_item: bool = False) -> Iterator[_Pa
                 yield (*path, name)
     elif isinstance(tree, list):
         for at, value in enumerate(cast("list[Any]", tree)):
+            yield (*path, at)
             yield from _removable(value, (*path, at), is_item=True)
 
 
 def _without(template: Mapping[str, Any], paths: list[_Path]) -> Object:
+    """A copy without some fields and items; the last go first, so that indices stay right."""
     part = copy.deepcopy(dict(template))
-    for path in paths:
+    for path in reversed(paths):
         parent: Any = part
         for step in path[:-1]:
             parent = parent[step]
