@@ -52,12 +52,37 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def _construct_bool(_loader: Any, node: Any) -> bool:
+def _kind_of(loader: Any, node: Any) -> str:
+    """The kind of a scalar by its text alone, as Go checks it against the tag of an author."""
+    if not isinstance(node, yaml.ScalarNode):
+        return ""
+    return str(loader.resolve(yaml.ScalarNode, node.value, (True, False))).removeprefix(_TAG)
+
+
+def _check_kind(loader: Any, node: Any, *allowed: str) -> None:
+    if _kind_of(loader, node) not in allowed:
+        raise yaml.constructor.ConstructorError(problem_mark=node.start_mark)
+
+
+def _construct_null(loader: Any, node: Any) -> None:
+    _check_kind(loader, node, "null")
+
+
+def _construct_bool(loader: Any, node: Any) -> bool:
+    _check_kind(loader, node, "bool")
     return str(node.value).lower() in ("y", "yes", "on", "true")
+
+
+def _construct_int(loader: Any, node: Any) -> int:
+    _check_kind(loader, node, "int")
+    return cast("int", yaml.SafeLoader.construct_yaml_int(loader, node))
 
 
 def _construct_float(loader: Any, node: Any) -> object:
     """A number; what is too large for one is a string, as for Go."""
+    _check_kind(loader, node, "int", "float")
+    if _kind_of(loader, node) == "int":
+        return float(yaml.SafeLoader.construct_yaml_int(loader, node))
     number: float = yaml.SafeLoader.construct_yaml_float(loader, node)
     is_too_large = math.isinf(number) and node.value[-1:].isdigit()
     return str(node.value) if is_too_large else number
@@ -87,7 +112,9 @@ for _tag, _pattern, _first in (
     ("float", _FLOAT, "-+0123456789."),
 ):
     _Loader.add_implicit_resolver(_TAG + _tag, _pattern, list(_first))
+_Loader.add_constructor(_TAG + "null", _construct_null)
 _Loader.add_constructor(_TAG + "bool", _construct_bool)
+_Loader.add_constructor(_TAG + "int", _construct_int)
 _Loader.add_constructor(_TAG + "float", _construct_float)
 _Loader.add_constructor(_TAG + "binary", _construct_binary)
 _Loader.add_constructor(_TAG + "merge", _construct_merge)

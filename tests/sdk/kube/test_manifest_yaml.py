@@ -19,6 +19,8 @@ from support.rows import each_row
         ("[1e3, 1.5e-1, .5, 5., 1.0, 1e, e3]", [1000, 0.15, 0.5, 5, 1, "1e", "e3"]),
         ("[18446744073709551615, 18446744073709551616]", [2**64 - 1, 2.0**64]),
         ("[~, null, '', !!str 5, !!int '5']", [None, None, "", "5", 5]),
+        ("[!!null '', !!null ~, !!null null]", [None, None, None]),
+        ("[!!bool 'yes', !!float 0x1F, !!float '5', !!float 1e3]", [True, 31, 5, 1000]),
         ("[!!binary aGk=, !x 1, 1e400, -1e999, =, <<]", ["hi", "1", "1e400", "-1e999", "=", "<<"]),
         ("|\n  a: b\n   c\n", "a: b\n c\n"),
         ("{a: &x {yes: 1}, b: *x, c: {<<: *x, d: 2}}", ...),
@@ -35,6 +37,21 @@ def test_scalars_and_keys_are_those_of_kubectl(text: str, expected: object):
     assert document == expected
     assert orjson.loads(orjson.dumps(document)) == document
     assert repr(document) == repr(expected)  # True is 1, but for this
+
+
+@each_row(
+    ("tag", "wrong"),
+    [
+        ("null", ["x", "5", "1.5", "yes", "'yes'", "2024-01-01", "YQ==", ".inf"]),
+        ("bool", ["x", "''", "~", "5", "1.5", "'5'", "null", "1e3"]),
+        ("int", ["x", "''", "~", "1.5", "yes", "null", "2024-01-01", ".inf"]),
+        ("float", ["x", "''", "~", "yes", "null", "2024-01-01"]),
+    ],
+)
+def test_a_tag_that_the_text_contradicts_is_a_value_error(tag: str, wrong: list[str]):
+    for text in wrong:
+        with pytest.raises(ValueError, match="YAML"):
+            read_documents(f"!!{tag} {text}")
 
 
 def test_empty_documents_are_left_out():
