@@ -155,3 +155,24 @@ async def test_a2_objects_without_a_body_count_in_the_asked_namespace_only(api: 
 
     assert len(answer.json()["items"]) == 300
     assert "warning" not in answer.headers, answer.headers
+
+
+async def test_a8_a_cluster_of_many_types_is_shown_without_a_review_of_each(
+    api: SecuredApi, monkeypatch: pytest.MonkeyPatch
+):
+    """Its page took a review for each, and the user's budget: 429 for who may see everything."""
+    monkeypatch.setattr("fleetbus_query_api.catalog.cluster_listing.MAX_REVIEWS", 3)
+    monkeypatch.setattr("fleetbus_query_api.access.authorise.REVIEW_BURST", 9)
+    await api.start()
+    token = api.user("ann")
+    grant(api.hub, "ann", rule("get list", "fleetbus.dev", "*"))
+    for number in range(20):
+        await define(api, "eu1", f"gizmos{number}", "v1")
+    await filling(api).add_cluster("eu1", "core/pods", "networking.k8s.io/ingresses")
+    answer = await api.get(token, "/fleet/v1/clusters/eu1")
+    assert answer.status_code == 200, answer.text
+    shown = answer.json()
+    counted = [each["plural"] for each in shown["resources"] if each["objects"] is not None]
+    assert len(counted) == 3
+    assert {"pods", "ingresses"} <= {*counted}
+    assert shown["uncountedResourceCount"] == len(shown["resources"]) - 3

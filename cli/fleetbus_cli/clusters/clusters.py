@@ -70,6 +70,8 @@ def show_cluster(name: str, output: str, flags: ApiFlags) -> int:
     if cluster["resources"]:
         printer.line()
         printer.block(render_table(_RESOURCES, list(map(_resource_row, cluster["resources"]))))
+    if uncounted := cluster.get("uncountedResourceCount"):
+        printer.note(f"fleetbus: the objects of {uncounted} resources were not counted")
     return 0
 
 

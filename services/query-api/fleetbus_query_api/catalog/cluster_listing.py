@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from fleetbus.snapshot import (
     ResourceState,
     SnapshotReader,
 )
+from fleetbus_proto.resources import is_built_in
 from fleetbus_query_api.access.authorise import Access, Right, authorise_where_decided
 from fleetbus_query_api.catalog.catalog import read_generation
 from fleetbus_query_api.requests.user import User
@@ -24,6 +25,8 @@ from fleetbus_query_api.responses.render import render_freshness, render_list, r
 
 _ROWS: Final = 200
 """Resources that are described before others run: a cluster may have thousands of types."""
+MAX_REVIEWS: Final = 500
+"""Types whose objects are counted for a user: each takes a review, of which a user has few."""
 
 
 class ClusterListing:
@@ -76,17 +79,27 @@ class ClusterListing:
         now = datetime.now(UTC)
         resources = await self._reader.resources(name)
         freshness = await cluster_freshness(record, resources, now)
+        counted = self._counted(resources)
         rows: list[dict[str, Any]] = []
         for start in range(0, len(resources), _ROWS):
             part = resources[start : start + _ROWS]
-            counts = await self._counts(user, name, part)  # lets others run, too
+            asked = [each for each in part if each.key in counted]
+            counts = await self._counts(user, name, asked)
+            await asyncio.sleep(0)  # let others run
             rows += [_render_resource(each, record, counts.get(each.key), now) for each in part]
         content = {
             **_render(record, resources, freshness, now),
             "resources": rows,
+            "uncountedResourceCount": len(resources) - len(counted),
             **render_freshness({name: freshness}),
         }
         return msgspec.json.encode(content)
+
+    def _counted(self, resources: Sequence[ResourceRecord]) -> Collection[str]:
+        """The keys of the types whose objects are counted: built-in ones first."""
+        most = len(resources) if self._access.is_open else MAX_REVIEWS
+        ordered = sorted(resources, key=lambda resource: not is_built_in(resource.group))
+        return {resource.key for resource in ordered[:most]}
 
     async def _counts(
         self, user: User, cluster: str, resources: Sequence[ResourceRecord]

@@ -177,7 +177,7 @@ class ClusterResourceModel(FreshnessModel):
     kind: str
     namespaced: bool
     objects: int | None
-    """Number of objects; null if you may not list all of them."""
+    """Number of objects; null if you may not list all of them, or they were not counted."""
     lastReceived: str  # noqa: N815 -- as in the answer
     """When the last byte of its list or watch came; a quiet resource may have none for long."""
 
@@ -186,6 +186,8 @@ class ClusterDetailModel(ClusterModel, FreshAnswerModel):
     """One cluster with its resources."""
 
     resources: list[ClusterResourceModel]
+    uncountedResourceCount: int  # noqa: N815 -- as in the answer
+    """Resources whose objects were not counted: 500 are, because each takes an access review."""
 
 
 class GroupModel(AnswerModel):
