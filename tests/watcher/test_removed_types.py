@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from fleetbus_emulator.apiserver import Fail, GroupDown
 from fleetbus_proto.events import EpochEnd
@@ -55,6 +56,17 @@ async def known(rig: Rig) -> Rig:
         await eventually(lambda: rig.is_mirrored(WIDGETS))
         await eventually(lambda: rig.kv.get(kv_checkpoint(*PLACE, "")))
     return rig
+
+
+async def test_w8_types_that_cannot_be_read_are_named_in_the_log(rig: Rig):
+    rig.cluster.create(CRDS, CRD)
+    with capture_logs() as logs:
+        async with rig.watching(**OFTEN):
+            rig.cluster.faults.add(GroupDown(), group="example.com")
+            await eventually(lambda: any(line["event"] == "types_unread" for line in logs))
+    (line,) = (line for line in logs if line["event"] == "types_unread")
+    assert (line["group_versions"], line["count"]) == ("example.com/v1", 1)
+    assert "example.com/v1" in line["error"]
 
 
 async def recorded(rig: Rig) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 from fleetbus import errors
 from fleetbus.kube.discovery_documents import (
     AGGREGATED,
+    MAX_TYPES,
     ApiResource,
     GroupVersion,
     read_aggregated,
@@ -28,7 +29,13 @@ from fleetbus.kube.discovery_documents import (
 from fleetbus.kube.requests import Call
 from fleetbus.kube.responses import Answer, parse_object
 from fleetbus.process.cancellation import cancel_and_wait
-from fleetbus_proto.resources import Resource, ResourceName, parse_resource_name
+from fleetbus_proto.resources import (
+    CORE,
+    Resource,
+    ResourceName,
+    is_built_in,
+    parse_resource_name,
+)
 
 REFRESH: Final = timedelta(seconds=3)
 """An unknown kind may just have been installed, but discovery is not repeated more often."""
@@ -36,7 +43,6 @@ _PATIENCE: Final = timedelta(seconds=5)
 """For one group version: an aggregated API that hangs must not delay all others."""
 _AT_ONCE: Final = 8
 _API_VERSION: Final = re.compile(r"([a-z0-9][-a-z0-9.]*/)?[a-z0-9][-a-z0-9]*")
-_RESOURCES: Final = 50_000
 
 
 _VersionRead: TypeAlias = tuple[GroupVersion, list[ApiResource] | errors.KubeError]
@@ -71,8 +77,8 @@ class Discovery:
         confirm: makes sure that the accepted cluster has answered, because types may be absent; see
             `KubeClient.confirm`.
         patience: how long to wait for one group version.
-        most: limit of resources over all group versions together; large clusters have a few
-            thousand.
+        most: limit of the types that are not built in, over all group versions together; and of
+            each group version.
     """
 
     def __init__(
@@ -82,7 +88,7 @@ class Discovery:
         confirm: Callable[[], Awaitable[None]] | None = None,
         *,
         patience: timedelta = _PATIENCE,
-        most: int = _RESOURCES,
+        most: int = MAX_TYPES,
     ) -> None:
         self._exchange = exchange
         self._confirm = confirm
@@ -95,7 +101,7 @@ class Discovery:
         self._aggregated: dict[str, _Aggregated] = {}
         """The last aggregated document of a path."""
         self._count = 0
-        """Number of resources that the current run has found."""
+        """Number of types that the current run has found, without the built-in ones."""
         self._reading: asyncio.Task[list[ApiResource]] | None = None
         self._documents: dict[str, _Document] = {}
         self._reading_version: dict[str, asyncio.Task[list[ApiResource]]] = {}
@@ -259,10 +265,10 @@ class Discovery:
     ) -> Sequence[_VersionRead]:
         """The resources of each group version, or why they cannot be read."""
         answer = await self._ask("/apis")
-        others = self._read_aggregated("/apis", answer)
+        others = await self._read_aggregated("/apis", answer)
         if others is None:
             return await self._read_each(versions_of(parse_object(answer.body)))
-        core = self._read_aggregated("/api", await self._ask("/api"))
+        core = await self._read_aggregated("/api", await self._ask("/api"))
         if core is None:  # one of several API servers is older than the others
             return await self._read_each([where for where, _ in others])
         return [*core, *others]
@@ -273,19 +279,20 @@ class Discovery:
             Call("GET", path, accept=AGGREGATED, etag=last.etag if last else "")
         )
 
-    def _read_aggregated(self, path: str, answer: Answer) -> Sequence[_VersionRead] | None:
+    async def _read_aggregated(self, path: str, answer: Answer) -> Sequence[_VersionRead] | None:
         """The versions of an aggregated document; None if the server has answered another."""
         if answer.is_unchanged:
             return self._aggregated[path].versions
         if "APIGroupDiscoveryList" not in answer.media_type:
             return None
         versions: list[_VersionRead] = []
-        for where, resources in read_aggregated(answer.body):
+        for where, resources in read_aggregated(answer.body, most=self._most):
             if resources is None:
                 error = unknown(f"the API server of {where} does not answer")
                 versions.append((where, self._named(error)))
             else:
-                versions.append((where, self._bounded(resources)))
+                versions.append((where, self._bounded(where, resources)))
+            await asyncio.sleep(0)  # let others run: a pool shares the process
         self._aggregated[path] = _Aggregated(answer.etag, versions)
         return versions
 
@@ -308,7 +315,7 @@ class Discovery:
             try:
                 async with asyncio.timeout(self._patience.total_seconds()):
                     answer = await self._exchange(Call("GET", path))
-                resources = self._bounded(resources_of(parse_object(answer.body), where))
+                resources = self._bounded(where, resources_of(parse_object(answer.body), where))
             except TimeoutError:
                 resources = unknown(f"no answer for {path} in time")
             except errors.KubeError as e:
@@ -319,10 +326,15 @@ class Discovery:
             raise resources
         return self._named(resources)
 
-    def _bounded(self, resources: list[ApiResource]) -> list[ApiResource] | errors.KubeError:
-        if self._count + len(resources) > self._most:
-            return self._named(unknown(f"the API server has more than {self._most} resources"))
-        self._count += len(resources)
+    def _bounded(
+        self, where: GroupVersion, resources: list[ApiResource]
+    ) -> list[ApiResource] | errors.KubeError:
+        """The resources, if there is room: who adds types does not push out the built-in ones."""
+        count = 0 if is_built_in(where.group or CORE) else self._count
+        if count + len(resources) > self._most:
+            return self._named(unknown(f"the API server has more than {self._most} types"))
+        if not is_built_in(where.group or CORE):
+            self._count += len(resources)
         return resources
 
     def _named(self, error: errors.KubeError) -> errors.KubeError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -13,6 +14,8 @@ from fleetbus_proto.resources import CORE, Resource
 
 MAX_VERSIONS: Final = 2_000
 """The most group versions of one server: each may be a request (rule S7)."""
+MAX_TYPES: Final = 10_000
+"""The most types of one server beside the built-in ones; large clusters have a few thousand."""
 AGGREGATED: Final = ",".join(
     [
         *(
@@ -172,8 +175,14 @@ def unknown(text: str) -> errors.Unreachable:
     return errors.Unreachable(0, "Unreachable", f"discovery: {text}")
 
 
-def read_aggregated(document: bytes) -> Iterator[tuple[GroupVersion, list[ApiResource] | None]]:
+def read_aggregated(
+    document: bytes, *, most: int
+) -> Iterator[tuple[GroupVersion, list[ApiResource] | None]]:
     """The resources of each group version of an aggregated document; None if they are not current.
+
+    Args:
+        document: JSON.
+        most: resources of a group version that are read; one more shows that there are more.
 
     Raises:
         Unreachable: it is no such document.
@@ -189,7 +198,7 @@ def read_aggregated(document: bytes) -> Iterator[tuple[GroupVersion, list[ApiRes
             where = GroupVersion(group.metadata.name, served.version, number == 0)
             # An entry without a kind is only the parent of subresources.
             listed = (entry for entry in served.resources or [] if entry.response_kind)
-            resources = [_aggregated_resource(where, entry) for entry in listed]
+            resources = [_aggregated_resource(where, entry) for entry in islice(listed, most + 1)]
             yield where, None if served.freshness == _STALE else resources
 
 

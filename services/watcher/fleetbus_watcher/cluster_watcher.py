@@ -9,6 +9,7 @@ _follow_types  what discovery offers, again and again; one task per resource
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -20,6 +21,7 @@ from nats.aio.msg import Msg
 
 from fleetbus.bus.connection import Bus, NoAnswer, NoStream, subscribed
 from fleetbus.errors import BusError, ConfigError, KubeError
+from fleetbus.process.log_once import LogOnce
 from fleetbus.process.pauses import Pauses
 from fleetbus.watchers.cluster_consent import clear_refusal
 from fleetbus.watchers.message_key import message_key
@@ -57,6 +59,8 @@ log = structlog.get_logger()
 
 _FIRST_BUS_PAUSE: Final = timedelta(seconds=0.05)
 _LONGEST_BUS_PAUSE: Final = timedelta(seconds=5)
+_NAMED: Final = 5
+"""Group versions that a line of the log names."""
 _NOT_READY: Final = ("Starting", "BusDown")
 
 
@@ -109,6 +113,7 @@ class ClusterWatcher:
         self.resources = WatchedResources(cluster, context.changed)
         self.types = ServedTypes(context)
         self._log = log.bind(cluster=cluster)
+        self._unread = LogOnce()
         self._trouble: tuple[str, str] = ("Starting", "")
         self._is_refused = False
         self._resync_requested = asyncio.Event()
@@ -387,10 +392,18 @@ class ClusterWatcher:
         discovery = self._context.client.discovery
         try:
             await discovery.refresh()
+            self._note_unread(discovery.failed)
             return await self.spec.select(discovery)
         except KubeError as e:
             self._log.warning("discovery_failed", error=str(e))
             return before
+
+    def _note_unread(self, failed: Mapping[str, KubeError]) -> None:
+        """Log which group versions cannot be read: their types are watched as before."""
+        names = ", ".join(sorted(failed)[:_NAMED]) + (", …" if len(failed) > _NAMED else "")
+        if failed and self._unread.should_log(names):
+            reason = str(failed[min(failed)])
+            self._log.warning("types_unread", group_versions=names, count=len(failed), error=reason)
 
     # --- what is requested --------------------------------------------------------------------
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -152,10 +154,10 @@ async def test_s7_a_group_version_that_tells_resources_without_end_fails_alone(
     served: Served, client: KubeClient
 ):
     discovery = Discovery(client.exchange, most=10)
-    served.add("a.io", {"resources": [PODS] * 10})
+    served.add("a.io", {"resources": [PODS] * 11})
     served.add("b.io", {"resources": [PODS]})
     resources = await discovery.refresh()
-    assert "more than 10 resources" in str(discovery.failed["a.io/v1"])
+    assert "more than 10 types" in str(discovery.failed["a.io/v1"])
     assert {api.resource.group for api in resources} == {"core", "b.io"}
 
 
@@ -308,6 +310,44 @@ async def test_w8_a_group_whose_server_is_down_fails_alone_and_comes_back():
         rule.remove()
         assert await client.discovery.refresh() == complete
         assert client.discovery.failed == {}
+
+
+def aggregated_group(name: str, count: int) -> dict[str, Any]:
+    resources = [
+        {"resource": f"ys{number}", "responseKind": {"kind": "Y"}, "scope": "Cluster"}
+        for number in range(count)
+    ]
+    versions = [{"version": "v1", "resources": resources}]
+    return {"metadata": {"name": name}, "versions": versions}
+
+
+async def test_s7_types_without_end_push_out_no_built_in_ones_and_let_others_run():
+    """The core group is read last: its types had no room beside 50,000 custom ones."""
+    documents = {
+        "/api": [aggregated_group("", 3)],
+        "/apis": [aggregated_group(f"g{n}.io", 5) for n in range(30)]
+        + [aggregated_group("wide.io", 200), aggregated_group("apps", 4)],
+    }
+    turns = list[int]()
+
+    async def exchange(call: Call) -> Answer:
+        body = json.dumps({"items": documents[call.path]}).encode()
+        return Answer(body, "application/json;as=APIGroupDiscoveryList", "", is_unchanged=False)
+
+    async def watch() -> None:
+        while True:
+            turns.append(0)
+            await asyncio.sleep(0)
+
+    watching = asyncio.create_task(watch())
+    discovery = Discovery(exchange, most=100)
+    groups = Counter(api.resource.group for api in await discovery.refresh())
+    watching.cancel()
+    assert (groups["core"], groups["apps"], groups["g0.io"], groups["wide.io"]) == (3, 4, 5, 0)
+    assert sum(groups.values()) == 107
+    assert "more than 100 types" in str(discovery.failed["wide.io/v1"])
+    assert len(discovery.failed) == 11
+    assert len(turns) > 30
 
 
 @each_row(
