@@ -75,7 +75,7 @@ def _construct_bool(loader: Any, node: Any) -> bool:
 
 def _construct_int(loader: Any, node: Any) -> int:
     _check_kind(loader, node, "int")
-    return cast("int", yaml.SafeLoader.construct_yaml_int(loader, node))
+    return yaml.SafeLoader.construct_yaml_int(loader, node)
 
 
 def _construct_float(loader: Any, node: Any) -> object:

@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 
 from fleetbus.kube.applied import is_applied
 from fleetbus.owned_objects.executor import OwnedObject
+from fleetbus.owned_objects.refusal import Refusal
 from fleetbus_distributor.health.result import Health, HealthState
 from fleetbus_distributor.plan.intent import Owned
 from fleetbus_distributor.render.spec import DriftPolicy
 from fleetbus_distributor.render.template import Object, ObjectRef
 from fleetbus_distributor.targets.drift_report import Drift, describe_drift
 from fleetbus_distributor.targets.outcome import Change, ObjectOutcome, State
-from fleetbus_distributor.targets.target import Finding, Target, redact_secrets
+from fleetbus_distributor.targets.target import RARELY, Finding, Target, redact_secrets
+from fleetbus_distributor.targets.wrapped_numbers import wrapped_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,15 @@ class PlacedObject:
     def applied(
         self, live: Object, change: Change = Change.NONE, drift: Sequence[Drift] = ()
     ) -> ObjectOutcome:
-        """The outcome of an object that is as it should be."""
-        return replace(self._observed(live), change=change, drift=drift)
+        """The outcome of an object that is as it should be, as far as its server can hold that."""
+        observed = replace(self._observed(live), change=change, drift=drift)
+        wrapped = wrapped_number(self.configuration, live)
+        if not wrapped:
+            return observed
+        message = f"{self.ref}: {wrapped}"
+        return replace(
+            observed, state=State.FAILED, reason=Refusal.INVALID, message=message, retry=RARELY
+        )
 
     def drifted(self, drift: Sequence[Drift], live: Object | None) -> ObjectOutcome:
         """The outcome of one that differs and is not corrected; `live` is None if it is gone."""
