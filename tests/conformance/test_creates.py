@@ -415,3 +415,55 @@ def test_an_address_is_given_once(api: Api, space: Space, name: str):
     assert messages(reply) == [("spec.clusterIPs", why)]
     reply = api.post(path, service(f"{name}-b", clusterIP="203.0.113.7"))
     assert "the provided network does not match the current range" in reply.message
+
+
+@pytest.mark.parametrize(
+    ("port", "why"),
+    [
+        ("53", "must contain at least one letter (a-z)"),
+        ("a--b", "must not contain consecutive hyphens"),
+        ("Ab", "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"),
+        ("a-", "must not begin or end with a hyphen"),
+        ("abcdefghijklmnop", "must be no more than 15 characters"),
+        (70000, "must be between 1 and 65535, inclusive"),
+    ],
+)
+def test_a_port_of_pods_is_a_number_or_a_name(
+    api: Api, space: Space, name: str, port: str | int, why: str
+):
+    spec = {"ports": [{"port": 53, "targetPort": port}]}
+    reply = api.post(space.core("services"), {"metadata": {"name": name}, "spec": spec})
+    assert reply.status == 422
+    assert "spec.ports[0].targetPort: Invalid value" in reply.message
+    assert reply.message.endswith(why)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "field", "why"),
+    [
+        ({"minReplicas": 0, "maxReplicas": 1}, "minReplicas", "greater than or equal to 1"),
+        ({"minReplicas": -1, "maxReplicas": 1}, "minReplicas", "greater than or equal to 1"),
+        ({"maxReplicas": 0}, "maxReplicas", "greater than 0"),
+        ({"minReplicas": 3, "maxReplicas": 2}, "maxReplicas", "or equal to `minReplicas`"),
+    ],
+)
+def test_the_bounds_of_an_autoscaler(
+    api: Api, space: Space, name: str, bounds: dict[str, int], field: str, why: str
+):
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "x"}
+    path = f"/apis/autoscaling/v2/namespaces/{space.namespace}/horizontalpodautoscalers"
+    body = {"metadata": {"name": name}, "spec": {"scaleTargetRef": target, **bounds}}
+    reply = api.post(path, body)
+    assert reply.status == 422
+    assert f"spec.{field}: Invalid value: {bounds[field]}: must be " in reply.message
+    assert why in reply.message
+
+
+@pytest.mark.parametrize("time", ["", "00:00:00Z", "00:00:00.1Z", "00:00:00.1234567Z", "00:00Z"])
+def test_the_time_of_a_lease_has_six_digits_of_a_second(
+    api: Api, space: Space, name: str, time: str
+):
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{space.namespace}/leases"
+    text = f"2026-01-01T{time}" if time else ""
+    reply = api.post(path, {"metadata": {"name": name}, "spec": {"renewTime": text}})
+    assert reply.failed == (400, "BadRequest")

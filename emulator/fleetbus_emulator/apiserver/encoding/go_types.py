@@ -20,6 +20,9 @@ from fleetbus_emulator.apiserver.json_tree import as_list, as_object
 JsonObject = dict[str, Any]
 UNDECLARED = "field not declared in schema"
 _QUANTITY = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?")
+MICRO_LAYOUT = "2006-01-02T15:04:05.000000Z07:00"
+SECONDS = len("2006-01-02T15:04:05")
+_MICRO_TIME = re.compile(r".{19}\.[0-9]{6}(Z|[+-][0-9]{2}:[0-9]{2})")
 _UNTYPED = {"Quantity", "IntOrString", "Time", "MicroTime"}
 _MERGED_TYPES: dict[str, str] = {
     "bool": "boolean",
@@ -334,13 +337,13 @@ def _check_custom(value: Any, form: Leaf) -> None:
     elif name in {"Time", "MicroTime"}:
         if not isinstance(value, str):
             raise _Mismatch(value, Leaf("string"))
-        if value and not is_of_format("date-time", value):
-            layout = (
-                "2006-01-02T15:04:05Z07:00"
-                if name == "Time"
-                else "2006-01-02T15:04:05.000000Z07:00"
-            )
+        is_given = value or name == "MicroTime"
+        if is_given and not is_of_format("date-time", value):
+            layout = "2006-01-02T15:04:05Z07:00" if name == "Time" else MICRO_LAYOUT
             raise _Mismatch(value, form, f'parsing time "{value}" as "{layout}": cannot parse')
+        if name == "MicroTime" and value and not _MICRO_TIME.fullmatch(value):
+            why = f'parsing time "{value}" as "{MICRO_LAYOUT}": cannot parse'
+            raise _Mismatch(value, form, f'{why} "{value[SECONDS:]}" as ".000000"')
     elif name == "[]byte":
         _check_bytes(value, form)
 

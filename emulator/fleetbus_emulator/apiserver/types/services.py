@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
@@ -17,6 +18,10 @@ NODE_PORTS = range(30_000, 32_768)
 _RANGE = f"{NODE_PORTS[0]}-{NODE_PORTS[-1]}"
 AFFINITY_SECONDS = 10_800
 BALANCER, OUTSIDE = "LoadBalancer", frozenset({"NodePort", "LoadBalancer"})
+LAST_PORT = 65535
+LONGEST_PORT_NAME = 15
+_PORT_NAME = re.compile("[-a-z0-9]+")
+_LETTER = re.compile("[a-z]")
 HEADLESS = "None"
 # What only some types have, and a change to another type takes away.
 ADDRESSES = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy")
@@ -42,6 +47,27 @@ def apply_defaults(obj: JsonObject) -> None:
         spec.setdefault("externalTrafficPolicy", "Cluster")
     if spec["type"] == BALANCER:
         spec.setdefault("allocateLoadBalancerNodePorts", True)
+
+
+def target_port_problems(port: object) -> list[str]:
+    """Validate a number or name of a port of pods."""
+    if isinstance(port, int):
+        return [] if 1 <= port <= LAST_PORT else [f"must be between 1 and {LAST_PORT}, inclusive"]
+    text = str(port or "")
+    if not text:
+        return []
+    problems: list[str] = []
+    if len(text) > LONGEST_PORT_NAME:
+        problems.append(f"must be no more than {LONGEST_PORT_NAME} characters")
+    if not _PORT_NAME.fullmatch(text):
+        problems.append("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)")
+    if not _LETTER.search(text):
+        problems.append("must contain at least one letter (a-z)")
+    if "--" in text:
+        problems.append("must not contain consecutive hyphens")
+    if text[0] == "-" or text[-1] == "-":
+        problems.append("must not begin or end with a hyphen")
+    return problems
 
 
 def allocate(obj: JsonObject, random: Random, others: Callable[[], Iterable[JsonObject]]) -> None:

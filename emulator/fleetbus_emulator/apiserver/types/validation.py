@@ -12,6 +12,7 @@ from fleetbus_emulator.apiserver.errors import Cause
 from fleetbus_emulator.apiserver.json_tree import listing, mapping
 from fleetbus_emulator.apiserver.types.cron import schedule_causes
 from fleetbus_emulator.apiserver.types.field_errors import invalid
+from fleetbus_emulator.apiserver.types.services import target_port_problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,12 +152,17 @@ def _immutable_job(obj: JsonObject) -> JsonObject:
 
 def _service(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
     spec = obj["spec"]
+    causes = [
+        invalid(f"spec.ports[{at}].targetPort", port["targetPort"], why)
+        for at, port in enumerate(listing(spec, "ports"))
+        for why in target_port_problems(port.get("targetPort"))
+    ]
     if old is None or old["spec"].get("type") == "ExternalName":
-        return []
+        return causes
     before, after = old["spec"].get("clusterIP"), spec.get("clusterIP")
     if not before or before == after or spec.get("type") == "ExternalName":
-        return []
-    return [Cause("spec.clusterIP", f'Invalid value: "{after}": field is immutable')]
+        return causes
+    return [*causes, Cause("spec.clusterIP", f'Invalid value: "{after}": field is immutable')]
 
 
 def _secret(obj: JsonObject, old: JsonObject | None) -> list[Cause]:
@@ -206,6 +212,20 @@ def _event(obj: JsonObject, _old: JsonObject | None) -> list[Cause]:
     return [invalid("involvedObject.namespace", expected or "", "does not match event.namespace")]
 
 
+def _autoscaler(obj: JsonObject, _old: JsonObject | None) -> list[Cause]:
+    spec = mapping(obj, "spec")
+    least, most = spec.get("minReplicas") or 0, spec.get("maxReplicas") or 0
+    causes: list[Cause] = []
+    if least < 1:
+        causes.append(invalid("spec.minReplicas", least, "must be greater than or equal to 1"))
+    if most < 1:
+        causes.append(invalid("spec.maxReplicas", most, "must be greater than 0"))
+    if most < least:
+        why = "must be greater than or equal to `minReplicas`"
+        causes.append(invalid("spec.maxReplicas", most, why))
+    return causes
+
+
 def _cron_job(obj: JsonObject, _old: JsonObject | None) -> list[Cause]:
     return schedule_causes(mapping(obj, "spec"))
 
@@ -217,6 +237,7 @@ _CHECKS: dict[tuple[str, str], Callable[[JsonObject, JsonObject | None], list[Ca
     ("", "Service"): _service,
     ("", "Secret"): _secret,
     ("", "ConfigMap"): _config_map,
+    ("autoscaling", "HorizontalPodAutoscaler"): _autoscaler,
     ("batch", "Job"): _job,
     ("batch", "CronJob"): _cron_job,
     (roles.GROUP, "Role"): roles.role_problems,
