@@ -19,19 +19,24 @@ def wrapped_number(desired: Any, live: Any) -> str:
 
 
 def _wrapped(desired: Any, live: Any, path: str) -> Iterator[str]:
+    if type(desired) is int and type(live) is int and _is_cut(desired, live):
+        yield f"{path}: the server has stored {live} for {desired}, which its type cannot hold"
+    for step, value, stored in _members(desired, live):
+        if isinstance(value, dict | list | int):
+            yield from _wrapped(value, stored, f"{path}{step}")
+
+
+def _members(desired: Any, live: Any) -> Iterator[tuple[str, Any, Any]]:
+    """The members of both, and the steps to them."""
     if isinstance(desired, dict) and isinstance(live, dict):
         there = cast("dict[str, Any]", live)
         for name, value in cast("dict[str, Any]", desired).items():
-            if isinstance(value, dict | list | int):
-                yield from _wrapped(value, there.get(name), f"{path}.{name}")
+            yield f".{name}", value, there.get(name)
     elif isinstance(desired, list) and isinstance(live, list):
         items, stored = cast("list[Any]", desired), cast("list[Any]", live)
         if len(items) == len(stored):
-            for at, value in enumerate(items):
-                if isinstance(value, dict | list | int):
-                    yield from _wrapped(value, stored[at], f"{path}[{at}]")
-    elif type(desired) is int and type(live) is int and _is_cut(desired, live):
-        yield f"{path}: the server has stored {live} for {desired}, which its type cannot hold"
+            for at, (value, other) in enumerate(zip(items, stored, strict=True)):
+                yield f"[{at}]", value, other
 
 
 def _is_cut(desired: int, live: int) -> bool:
