@@ -230,6 +230,9 @@ def test_a_claim_stays_bound_to_a_volume_that_is_put_back_with_it():
     assert restored_tree(claim, {}, {"pv-2"})[0]["spec"] == {}
 
 
+JOB_FAILED = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded"}
+
+
 @each_row(
     ("resource", "tree", "reason"),
     [
@@ -237,6 +240,9 @@ def test_a_claim_stays_bound_to_a_volume_that_is_put_back_with_it():
         ("core/pods", {"status": {"phase": "Failed"}}, "would run again"),
         ("core/pods", {"status": {"phase": "Running"}}, ""),
         ("batch/jobs", {"status": {"completionTime": "2026-01-01T00:00:00Z"}}, "would run again"),
+        ("batch/jobs", {"status": {"conditions": [JOB_FAILED]}}, "would run again"),
+        ("batch/jobs", {"status": {"conditions": [{**JOB_FAILED, "status": "False"}]}}, ""),
+        ("batch/jobs", {"status": {"conditions": "odd", "failed": 1}}, ""),
         ("batch/jobs", {"status": {"active": 1}}, ""),
         (
             "core/persistentvolumes",
@@ -257,3 +263,8 @@ def test_what_velero_leaves_out_is_left_out_with_a_reason(
     (candidate,) = select_restorable([deleted(resource, tree)])
     assert reason in candidate.refusal
     assert bool(candidate.refusal) == bool(reason)
+
+
+@each_row("resource", ["storage.k8s.io/volumeattachments", "storage.k8s.io/csinodes", "core/nodes"])
+def test_what_a_node_or_its_controller_makes_is_not_put_back(resource: str):
+    assert select_restorable([deleted(resource, {})]) == []

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from fleetbus.errors import MalformedOwner
-from fleetbus.kube.json_fields import many, mapping, text
+from fleetbus.kube.json_fields import condition, many, mapping, text
 from fleetbus.ownership import owner_of
 from fleetbus.process.redact import MARK, MARK_OF_BYTES
 from fleetbus_cli.history.assigned_fields import strip_assigned
@@ -42,6 +42,8 @@ _NEVER: Final = frozenset(
         "discovery.k8s.io/endpointslices",
         "coordination.k8s.io/leases",
         "core/nodes",
+        "storage.k8s.io/csinodes",
+        "storage.k8s.io/volumeattachments",
     }
 )
 """Types whose objects are made anew by those who need them."""
@@ -143,8 +145,11 @@ def _why_harmful(obj: DeletedObject) -> str:
     """Why putting an object back would do more than that; empty if it would not."""
     if obj.resource == "core/pods" and text(obj.tree, "status", "phase") in _ENDED:
         return "it had completed, and would run again"
-    if obj.resource == "batch/jobs" and text(obj.tree, "status", "completionTime"):
-        return "it had completed, and would run again"
+    if obj.resource == "batch/jobs":
+        status = mapping(obj.tree, "status")
+        has_failed = condition(status, "Failed").get("status") == "True"  # it has no completionTime
+        if has_failed or text(status, "completionTime"):
+            return f"it had {'failed' if has_failed else 'completed'}, and would run again"
     if obj.resource == "core/persistentvolumes":
         if text(obj.tree, "spec", "persistentVolumeReclaimPolicy") == "Delete":
             return "its reclaim policy is Delete, so the storage is gone, too"
