@@ -181,6 +181,43 @@ async def test_p6_a_longer_deny_list_drops_what_it_names(rig: ProjectorRig):
     assert not rig.deleted
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_p6_w17_what_was_never_listed_goes_when_nobody_reports_it(
+    rig: ProjectorRig, replicas: int
+):
+    """A watcher of `*` has tried to list a removed type that discovery still had for a moment."""
+    await rig.started("eu1")
+    names = [f"r{number}" for number in range(replicas)]
+    everything = WatchSet(all=True)
+
+    def failing() -> Heartbeat:
+        tried = beat("", replica=names[-1], watch_set=everything)()
+        (status,) = tried.resources
+        status = msgspec.structs.replace(status, state="failing", reason="Status404")
+        return msgspec.structs.replace(tried, resources=[status])
+
+    calm = [beat(replica=name, watch_set=everything) for name in names]
+    async with beating(rig, *calm[:-1], failing):
+        await eventually(lambda: _has_only_scope(rig, ""))
+        await stays(True, lambda: _has_only_scope(rig, ""), timedelta(seconds=LONG))
+    async with beating(rig, *calm):
+        await eventually(lambda: _is_forgotten(rig))
+    assert not rig.deleted
+
+
+async def test_p6_what_was_listed_stays_although_a_watcher_of_all_reports_it_no_more(
+    rig: ProjectorRig,
+):
+    await filled(rig, "")
+    async with beating(rig, beat(watch_set=WatchSet(all=True))):
+        await stays(True, lambda: _has_only_scope(rig, ""), timedelta(seconds=LONG))
+    assert await names(rig) == ["in-"]
+
+
+async def _is_forgotten(rig: ProjectorRig) -> bool:
+    return await rig.record() is None
+
+
 @each_row(
     ("watch_set", "scope", "may_hold"),
     [

@@ -102,6 +102,19 @@ async def test_w17_a_type_that_ends_while_it_is_watched_is_reported_as_ended(rig
     assert len(await removals(rig)) == 1
 
 
+async def test_w17_a_removed_type_is_not_read_any_more_when_its_end_is_published(rig: Rig):
+    """What a watcher reported of it afterwards would make it known again."""
+    rig.cluster.create(CRDS, CRD)
+    with capture_logs() as logs:
+        async with rig.watching(**ALL):
+            await eventually(lambda: recorded(rig))
+            drop_type(rig)
+            await eventually(lambda: is_left(rig))
+    widgets = [line["event"] for line in logs if line.get("resource") == WIDGETS]
+    assert widgets.index("resource_unwatched") < widgets.index("type_removed")
+    assert widgets[-1] == "type_removed"
+
+
 async def is_left(rig: Rig) -> bool:
     """The heartbeat says nothing of it but that the server does not serve it."""
     status = await rig.status("widgets")

@@ -367,7 +367,7 @@ class ClusterWatcher:
         self.resources.clear()
         context = replace(self._context, incarnation=self.incarnation)
         auditor = Auditor(context, self.resources.watchers, self._audit_requested)
-        removed = RemovedTypes(context)
+        removed = RemovedTypes(context, self.resources.stop)
         async with asyncio.TaskGroup() as group:
             group.create_task(auditor.run(), name="audits")
             group.create_task(removed.run(), name="removed types")

@@ -5,6 +5,10 @@ watcher has reported for some time that it does not watch it, and no watcher has
 time that it does. So nothing is dropped while a watcher is down or has no configuration yet, and of
 two replicas with different configurations, as in a rolling update, both keep what they watch.
 
+The configuration `*` covers types that do not exist any more. So a scope that was never listed, and
+has no rows, is forgotten when no heartbeat reports it any more: a watcher tries, in vain, to list a
+removed type as long as one of several API servers still serves it.
+
 The check of all heartbeats of a cluster reads them from the stream, which holds the last one of
 every replica, and only after this process has received one that lacks something: with several
 projectors each receives a part of them.
@@ -52,6 +56,8 @@ UNWATCHED: Final = Counter(
 _CHECKS: Final = 6
 """In the time that a scope must be unwatched."""
 _RETRY: Final = timedelta(seconds=1)
+_LISTED: Final = "watching"
+"""The state of a scope in a heartbeat once its list is complete."""
 
 T = TypeVar("T")
 _Place = tuple[str, str]
@@ -67,6 +73,8 @@ class _Watching:
     """Places that the watch set does not cover: none of `*`, so that many clusters cost little."""
     denied: frozenset[_Place] = frozenset()
     """Places in its configuration that it never watches, whatever else it may (rule S1)."""
+    unlisted: frozenset[_Place] = frozenset()
+    """Places that it reports and has not listed yet."""
 
     @classmethod
     def of(cls, heartbeat: Heartbeat) -> Self:
@@ -76,7 +84,9 @@ class _Watching:
         reported = heartbeat.resources
         denied = frozenset((s.resource_key, s.scope) for s in reported if s.reason == DENIED)
         places = {(s.resource_key, s.scope) for s in reported} - denied
-        return cls(watch_set, frozenset(p for p in places if not watch_set.may_hold(*p)), denied)
+        uncovered = frozenset(p for p in places if not watch_set.may_hold(*p))
+        unlisted = frozenset((s.resource_key, s.scope) for s in reported if s.state != _LISTED)
+        return cls(watch_set, uncovered, denied, unlisted)
 
     def may_hold(self, place: _Place) -> bool:
         """Whether it watches this place, or may do so as far as it reports."""
@@ -152,20 +162,30 @@ class UnwatchedScopes:
         }
         scopes = (stored | declared) - idle
         lacked = {place for place in scopes if not all(each.may_hold(place) for each in reported)}
-        self._since = {
-            key: at for key, at in self._since.items() if key[0] != cluster or key[1] in lacked
-        }
-        due = {
-            place
-            for place in lacked
-            if now - self._since.setdefault((cluster, place), now) >= self._after
-        }
-        live = await self._live(cluster) if due else []
+        never_listed = {p for p in declared - stored - idle if not records[p[0]].scopes[p[1]].epoch}
+        unreported = never_listed - lacked - {p for each in reported for p in each.unlisted}
+        overdue = self._overdue(cluster, lacked | unreported, now)
+        due = lacked & overdue
+        live = await self._live(cluster) if overdue else []
         for place in due:
             # A watcher without a definite watch set keeps everything.
-            is_unwatched = live and not any(each.may_hold(place) for each in live)
+            is_unwatched = live and not any(watching.may_hold(place) for watching, _ in live)
             if is_unwatched and not _is_awaited(records.get(place[0]), due | idle):
                 await self._drop(cluster, place)
+        for place in unreported & overdue:
+            if live and not any(place in places for _, places in live):
+                await self._forget(cluster, place)
+
+    def _overdue(self, cluster: str, places: AbstractSet[_Place], now: float) -> set[_Place]:
+        """Those that have been so for long enough; the others are noted, or not any more."""
+        self._since = {
+            key: at for key, at in self._since.items() if key[0] != cluster or key[1] in places
+        }
+        return {
+            place
+            for place in places
+            if now - self._since.setdefault((cluster, place), now) >= self._after
+        }
 
     def _forget_gone(self, fleet: AbstractSet[str]) -> None:
         for name in self._received.keys() - fleet:
@@ -174,18 +194,26 @@ class UnwatchedScopes:
                 UNWATCHED.remove(name)
         self._since = {key: at for key, at in self._since.items() if key[0] in fleet}
 
-    async def _live(self, cluster: str) -> list[_Watching]:
-        """The last report of every live replica, as the stream holds it."""
+    async def _live(self, cluster: str) -> list[tuple[_Watching, frozenset[_Place]]]:
+        """The last report of every live replica, as the stream holds it, and all its places."""
         subject = f"fleetbus.status.{check_cluster(cluster)}.>"
-        reports: list[tuple[datetime, _Watching]] = []
+        reports: list[tuple[datetime, tuple[_Watching, frozenset[_Place]]]] = []
         for message in await last_messages(self._bus, STREAM, [subject]):
             try:
                 beat = admit(message.subject, message.headers, message.body, now_ms=now_ms())
             except MalformedMessage:
                 continue  # logged and counted where it was consumed
             if isinstance(beat, Heartbeat):
-                reports.append((message.stored_at, _Watching.of(beat)))
+                places = frozenset((s.resource_key, s.scope) for s in beat.resources)
+                reports.append((message.stored_at, (_Watching.of(beat), places)))
         return only_live(reports, datetime.now(UTC), timedelta(seconds=self._after))
+
+    async def _forget(self, cluster: str, place: _Place) -> None:
+        """Forget the record alone: a list that has just begun may bring rows."""
+        resource, scope = place
+        await self._state.forget_scope(cluster, resource, scope)
+        self._since.pop((cluster, place), None)
+        log.info("unlisted_scope_forgotten", cluster=cluster, resource=resource, scope=scope)
 
     async def _drop(self, cluster: str, place: _Place) -> None:
         resource, scope = place

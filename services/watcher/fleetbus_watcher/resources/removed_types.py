@@ -13,7 +13,7 @@ A type without a CRD that disappears, for instance with its APIService, is left 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 from typing import Any, Final, NoReturn
@@ -104,10 +104,13 @@ class RemovedTypes:
 
     Args:
         context: of the cluster.
+        stop: stops the watchers of a resource, by its key. What they still reported would make the
+            removed type known again, as one that cannot be read.
     """
 
-    def __init__(self, context: ClusterContext) -> None:
+    def __init__(self, context: ClusterContext, stop: Callable[[str], Awaitable[None]]) -> None:
         self._context = context
+        self._stop = stop
         self._cluster = context.settings.cluster
         self._log = log.bind(cluster=self._cluster)
         self._observed = asyncio.Event()
@@ -250,6 +253,7 @@ class RemovedTypes:
             self._context.types_changed.set()
 
     async def _remove(self, removed: _Type, version: str) -> None:
+        await self._stop(removed.key)
         # Not in the bucket any more: a peer replica was first.
         if removed.key in {recorded.key for recorded in await self._read()}:
             for scope in removed.scopes:

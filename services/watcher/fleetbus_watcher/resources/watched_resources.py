@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus_proto.events import ResourceStatus, WatchSet
 from fleetbus_proto.resources import Resource
 from fleetbus_watcher import metrics
@@ -103,11 +104,7 @@ class WatchedResources:
             if new is None and removed.holds(entry.selected.api.resource):
                 continue
             if new is None or new.target != entry.selected.target:
-                entry.task.cancel()
-                del self._watched[key]
-                metrics.forget_ages(self._cluster, key[0], entry.progress)
-                self._changed.set()
-                self._log.info("resource_unwatched", resource=str(entry.selected.api.resource))
+                self._stop(key)
                 stopped.add(key[0])
         for key, new in selected.resources.items():
             if key not in self._watched:
@@ -118,6 +115,14 @@ class WatchedResources:
             self._refused, self.watch_set = selected.refused, selected.watch_set
             self._changed.set()
 
+    async def stop(self, resource_key: str) -> None:
+        """Stop the watchers of a resource, and wait until none of them reads or reports it."""
+        keys = [key for key in self._watched if key[0] == resource_key]
+        for task in [self._stop(key) for key in keys]:
+            await cancel_and_wait(task)
+        if keys:
+            metrics.forget_resource(self._cluster, resource_key)
+
     def clear(self) -> None:
         """Drop all entries; their tasks have ended."""
         self.forget_ages()
@@ -127,6 +132,14 @@ class WatchedResources:
         """Stop showing ages; the entries stay, because a stop records their checkpoints (W21)."""
         for (resource, _), entry in self._watched.items():
             metrics.forget_ages(self._cluster, resource, entry.progress)
+
+    def _stop(self, key: tuple[str, str]) -> asyncio.Task[None]:
+        entry = self._watched.pop(key)
+        entry.task.cancel()
+        metrics.forget_ages(self._cluster, key[0], entry.progress)
+        self._changed.set()
+        self._log.info("resource_unwatched", resource=str(entry.selected.api.resource))
+        return entry.task
 
     def _start(
         self, group: asyncio.TaskGroup, context: ClusterContext, selected: SelectedResource
