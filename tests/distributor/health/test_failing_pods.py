@@ -81,6 +81,41 @@ CASES: dict[str, tuple[Object, str]] = {
         {"phase": "Failed", "reason": "Evicted", "message": "low on disk"},
         "pod web-7d9-x: Evicted: low on disk",
     ),
+    "an eviction that ended containers": (
+        {
+            "phase": "Failed",
+            "reason": "Evicted",
+            "message": "low on disk",
+            "containerStatuses": [{"name": "c", "ready": False, "state": ended("Error", 137)}],
+        },
+        "pod web-7d9-x: Evicted: low on disk",
+    ),
+    "a node that is lost": (
+        {"phase": "Running", "reason": "NodeLost", "message": "Node n1 is unresponsive"},
+        "pod web-7d9-x: NodeLost: Node n1 is unresponsive",
+    ),
+    "a signature that is none": (
+        waiting("SignatureValidationFailed", "no policy"),
+        "pod web-7d9-x: SignatureValidationFailed: no policy",
+    ),
+    "a registry that is down": (
+        waiting("RegistryUnavailable", "pull QPS exceeded"),
+        "pod web-7d9-x: RegistryUnavailable: pull QPS exceeded",
+    ),
+    "a readiness gate": (
+        {
+            "phase": "Running",
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": "False",
+                    "reason": "ReadinessGatesNotReady",
+                    "message": 'the gate "lb" is not "True"',
+                }
+            ],
+        },
+        'pod web-7d9-x: ReadinessGatesNotReady: the gate "lb" is not "True"',
+    ),
     "being created": (waiting("ContainerCreating"), ""),
     "completed": ({"phase": "Succeeded", "containerStatuses": [{"state": ended("Error", 0)}]}, ""),
     "restarted and ready": (

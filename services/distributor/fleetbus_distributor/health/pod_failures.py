@@ -19,6 +19,8 @@ _MAX_MESSAGE: Final = 250
 _CONTAINERS: Final = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 _REFUSED: Final = "FailedCreate"
 _CRASHED: Final = "CrashLoopBackOff"
+_GATED: Final = "ReadinessGatesNotReady"
+_OF_IMAGES: Final = frozenset({"RegistryUnavailable", "SignatureValidationFailed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +82,19 @@ def _failures(pod: Tree) -> Iterator[Failure]:
     about = f"pod {_name(pod)}"
     if mapping(pod, "metadata").get("deletionTimestamp") or status.get("phase") == "Succeeded":
         return
+    if reason := string(status, "reason"):  # of the whole pod: Evicted, NodeLost, DeadlineExceeded
+        yield _failure(about, reason, status.get("message"))
     for container in _containers(status):
         yield from _of_container(about, container)
     if status.get("phase") == "Failed":
-        yield _failure(about, string(status, "reason") or "Failed", status.get("message"))
+        yield _failure(about, "Failed", status.get("message"))
     scheduled = condition(status, "PodScheduled")
     if scheduled.get("status") == "False":
         reason = string(scheduled, "reason") or "Unschedulable"
         yield _failure(about, reason, scheduled.get("message"))
+    ready = condition(status, "Ready")
+    if ready.get("reason") == _GATED:
+        yield _failure(about, _GATED, ready.get("message"))
 
 
 def _of_container(about: str, container: Tree) -> Iterator[Failure]:
@@ -107,6 +114,8 @@ def _of_container(about: str, container: Tree) -> Iterator[Failure]:
 
 def is_stuck(reason: str) -> bool:
     """Whether a container waits after an error: CrashLoopBackOff, ErrImagePull, …ConfigError."""
+    if reason in _OF_IMAGES:
+        return True
     return reason.startswith(("Err", "InvalidImage")) or reason.endswith(("Error", "BackOff"))
 
 
