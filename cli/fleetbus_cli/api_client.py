@@ -18,7 +18,9 @@ from typing import Any, Final, cast
 
 from fleetbus.errors import ConfigError, FleetbusError
 from fleetbus.process.file_errors import file_problem
+from fleetbus_cli.answer_shapes import misfit, shape_of
 from fleetbus_cli.api_token import LOOPBACK, ApiToken, find_token
+from fleetbus_cli.api_url import split_api_url
 from fleetbus_cli.target import Target
 
 USER_AGENT: Final = "fleetbus"
@@ -151,11 +153,7 @@ class ApiClient:
         self._target = target
         self._token = ApiToken()
         self._token_read_at = float("-inf")
-        parts = urllib.parse.urlsplit(self._url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ConfigError(
-                f"invalid api_url {self._url!r}: it must be like http://127.0.0.1:8080"
-            )
+        parts = split_api_url(self._url)
         handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
         if parts.hostname in LOOPBACK:
             handlers.append(urllib.request.ProxyHandler({}))  # a proxy cannot reach our loopback
@@ -243,7 +241,23 @@ class ApiClient:
     ) -> Any:
         answer = self._open(path, query, method=method, body=body, content_type=content_type)
         with answer, self._reading():
-            return json.load(answer)
+            document = json.load(answer)
+        return self.check(document, shape_of(path))
+
+    def check(self, document: Any, shape: Any) -> Any:
+        """Return an answer that has its shape.
+
+        Raises:
+            ApiFailed: it is none of the query API.
+        """
+        where = misfit(document, shape)
+        if where is None:
+            return document
+        part = f"without a valid {where.lstrip('.')}" if where else "of another form"
+        raise ApiFailed(
+            f"{self._url} is not a fleetbus query API, or one of another version: its answer is"
+            f" {part}"
+        )
 
     def lines(
         self,
@@ -315,6 +329,8 @@ class ApiClient:
         """Report what goes wrong on the way."""
         try:
             yield
+        except RecursionError as e:
+            raise ApiFailed(f"the answer of {self._url} is nested too deeply") from e
         except (OSError, http.client.HTTPException, ValueError) as e:
             reason: object = getattr(e, "reason", None) or e
             file = self._target.home_file("api_url")

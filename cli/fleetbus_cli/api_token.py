@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import pathlib
-import urllib.parse
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, cast
 
 from fleetbus.errors import ConfigError
 from fleetbus.process.access.tokens import is_bearer_token
+from fleetbus_cli.api_url import split_api_url
 from fleetbus_cli.target import Target
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -33,7 +33,7 @@ def find_token(target: Target) -> ApiToken:
     Raises:
         ConfigError: it cannot be read, is not a token, or would be sent in clear text.
     """
-    parts = urllib.parse.urlsplit(target.api_url)
+    parts = split_api_url(target.api_url)
     if target.token or target.token_file:
         if parts.scheme != "https" and parts.hostname not in LOOPBACK:
             raise ConfigError(

@@ -7,12 +7,13 @@ for is imported, and all of them for `--help`: people wait for every module.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Collection, Iterable
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
@@ -167,7 +168,18 @@ def run_command_line() -> None:
 
         answer_shells()
     try:
-        _find_command_line(next((word for word in sys.argv[1:] if word[:1] != "-"), ""))()
+        word = next((word for word in sys.argv[1:] if word[:1] != "-"), "")
+        status = _find_command_line(word)(standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
+    except typer.TyperException as e:
+        # Click would print letters that a terminal obeys as they are (rule S11).
+        usage = io.StringIO()
+        cast("Any", e).show(usage)
+        printer.note_block(usage.getvalue())
+        sys.exit(e.exit_code)
+    except typer.Abort:
+        printer.note("Aborted!")
+        sys.exit(1)
     except FleetbusError as e:
         from fleetbus_cli.unknown import exit_status  # noqa: PLC0415
 

@@ -6,7 +6,7 @@ import argparse
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from fleetbus.errors import FleetbusError
 from fleetbus.process import printer
@@ -56,8 +56,16 @@ def _run_verb(arguments: Sequence[str]) -> int:
     return _run(_parser().parse_args(arguments))
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors quote no letter that a terminal obeys (rule S11)."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and the error; exit."""
+        super().error(printer.printable(message))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="kubectl-multicluster",
         description="Show the objects of every cluster of the fleet.",
         epilog=_EPILOG,

@@ -16,6 +16,7 @@ from fleetbus.process.access.secret_files import SecretFile, TlsFiles
 from fleetbus.process.access.store import StoreAccess
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.shards import find_shards
+from fleetbus_cli.api_url import split_api_url
 from fleetbus_cli.doctor.clusters import Watched, check_clusters, watched_resources
 from fleetbus_cli.doctor.expiry import check_kubeconfig, check_nats_files, check_tls_files
 from fleetbus_cli.doctor.findings import Finding, error, warning
@@ -53,7 +54,8 @@ async def _check_credentials(target: Target, nats: NatsAccess, store: StoreAcces
     await _collect(found, check_store_certificates(store))
     if target.api_url:
         ca = SecretFile("FLEETBUS_API_CA_FILE", pathlib.Path(target.ca)) if target.ca else None
-        await _collect(found, check_api_certificate(target.require("api_url"), TlsFiles(ca)))
+        url = split_api_url(target.require("api_url")).geturl()
+        await _collect(found, check_api_certificate(url, TlsFiles(ca)))
     return found
 
 

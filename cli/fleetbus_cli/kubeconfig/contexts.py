@@ -17,6 +17,7 @@ from fleetbus.errors import ConfigError
 from fleetbus.process import printer
 from fleetbus_cli.api_client import ApiClient, ApiFailed
 from fleetbus_cli.api_token import ApiToken, find_token, kubeconfig_place
+from fleetbus_cli.api_url import split_api_url
 from fleetbus_cli.kubeconfig.credential import API_VERSION
 from fleetbus_cli.kubeconfig.merge import default_path, merge_into
 from fleetbus_cli.target import ApiFlags, Target
@@ -53,7 +54,7 @@ def write_contexts(contexts: Contexts, flags: ApiFlags, *, merge: bool) -> int:
             f"--name {contexts.name[:80]!r}: not 1 to {_MAX_NAME} printable characters"
         )
     target = flags.resolve()
-    if "@" in urllib.parse.urlsplit(target.require("api_url")).netloc:
+    if "@" in split_api_url(target.require("api_url")).netloc:
         raise ConfigError("api_url has a password, which belongs in no kubeconfig")
     try:
         clusters = contexts.clusters if contexts.clusters is not None else _list(target)

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from fleetbus.kube.json_fields import text
 from fleetbus.process import printer
+from fleetbus_cli.answer_shapes import EVENT
 from fleetbus_cli.api_client import ApiClient, ApiFailed, Found, Item
 from fleetbus_cli.objects.query import ObjectQuery
 from fleetbus_cli.objects.templates import CLUSTER_ANNOTATION
@@ -141,7 +142,7 @@ def follow_events(
     while True:
         started = version
         try:
-            for kind, tree in _events(api.lines(path, _parameters_of(query, version), accept)):
+            for kind, tree in _events(api, api.lines(path, _parameters_of(query, version), accept)):
                 version = text(tree, "metadata", "resourceVersion") or version
                 patience.succeed()
                 if kind != _BOOKMARK:
@@ -154,7 +155,7 @@ def follow_events(
             patience.wait()
 
 
-def _events(lines: Iterable[bytes]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _events(api: ApiClient, lines: Iterable[bytes]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield type and object of each event.
 
     Raises:
@@ -163,12 +164,19 @@ def _events(lines: Iterable[bytes]) -> Iterator[tuple[str, dict[str, Any]]]:
     for line in lines:
         if not line.endswith(b"\n"):
             return  # it was cut off
-        event = cast("Mapping[str, Any]", json.loads(line))
+        event = cast("Mapping[str, Any]", api.check(_read(line), EVENT))
         tree: dict[str, Any] = event["object"]
         if event["type"] == "ERROR":
             why = f"the watch cannot continue: {tree.get('message')}"
             raise ApiFailed(why, int(tree.get("code") or _GONE))
         yield str(event["type"]), tree
+
+
+def _read(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None  # no event
 
 
 Place: TypeAlias = tuple[str, str, str]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fleetbus_cli.answer_shapes import TABLE_END, TABLE_HEAD
 from fleetbus_cli.api_client import ApiClient, ApiFailed
 from fleetbus_cli.objects.query import ObjectQuery
 from fleetbus_cli.progress import Progress
@@ -33,12 +34,13 @@ class ServerTable:
         parameters: dict[str, str | Sequence[str]] = {"view": "table", **query.parameters()}
         parameters |= {"wide": "true"} if is_wide else {}
         parameters |= {"showLabels": "true"} if show_labels else {}
+        self._check = api.check
         self._lines = api.lines(query.path, parameters)
-        head = _read(next(self._lines, b""))
+        head = api.check(_read(next(self._lines, b"")), TABLE_HEAD)
         if (at := _name_column(head)) is None:  # of Events only a wide table has it
             self._lines.close()
             self._lines = api.lines(query.path, {**parameters, "wide": "true"})
-            head = _read(next(self._lines, b""))
+            head = api.check(_read(next(self._lines, b"")), TABLE_HEAD)
             if (at := _name_column(head)) is None:
                 raise ApiFailed("the query API returned a table without names")
         self.name_column = at
@@ -78,12 +80,12 @@ class ServerTable:
             if line.startswith(b"["):
                 count += 1
                 progress.show(f"{count:,} rows")
-                yield json.loads(line)
+                yield self._check(_read(line), [str])
                 continue
             last = _read(line)
-            if "error" in last:
+            if isinstance(last, dict) and "error" in last:
                 raise ApiFailed(f"the query API: {last['error']}")
-            self.end = last["end"]
+            self.end = self._check(last, TABLE_END)["end"]
             return
         raise ApiFailed(f"the answer of the query API was cut off after {count} rows; try again")
 
@@ -98,10 +100,10 @@ def _name_column(head: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _read(line: bytes) -> dict[str, Any]:
+def _read(line: bytes) -> Any:
     try:
-        return dict(json.loads(line))
-    except ValueError as e:
+        return json.loads(line)
+    except (ValueError, RecursionError) as e:
         raise ApiFailed(
             "the query API returned no table; does it have the version of this command?"
         ) from e

@@ -105,6 +105,12 @@ def note(text: str) -> None:
     sys.stderr.flush()
 
 
+def note_block(text: str) -> None:
+    """Print several lines on stderr, such as how a command is used."""
+    sys.stderr.write(f"{printable_lines(text).rstrip()}\n")
+    sys.stderr.flush()
+
+
 def status(text: str) -> None:
     """Show how far a command is, on the current line of a terminal at stderr."""
     sys.stderr.write(f"{_ERASE}{printable(text)}")
