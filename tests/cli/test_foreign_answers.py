@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -245,14 +246,9 @@ def test_every_command_refuses_such_an_address(monkeypatch: pytest.MonkeyPatch, 
     ],
 )
 def test_s11_errors_about_the_usage_are_printable(arguments: tuple[str, ...]):
-    for program in (
-        "fleetbus_cli.app import run_command_line as main",
-        "fleetbus_cli.kubectl import main",
-    ):
-        code = f"import sys; from {program}; sys.exit(main())"
-        ended = subprocess.run(
-            [sys.executable, "-c", code, *arguments], capture_output=True, check=False
-        )
+    for program in ("fleetbus", "kubectl-multicluster"):
+        command = [Path(sys.executable).with_name(program), *arguments]
+        ended = subprocess.run(command, capture_output=True, check=False)
         text = ended.stderr.decode()
         assert ended.returncode, text
         assert all(letter.isprintable() or letter == "\n" for letter in text), text
