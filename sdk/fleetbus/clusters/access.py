@@ -166,5 +166,7 @@ def read_text(name: str, secret: Object, key: str) -> tuple[str, str]:
         return "", f"Secret {name} has no data key {key!r}"
     try:
         return base64.b64decode(encoded, validate=True).decode(), ""
-    except (binascii.Error, ValueError):  # invalid base64 or UTF-8
-        return "", f"Secret {name}: data key {key!r} is not a base64-encoded string"
+    except UnicodeDecodeError:  # as a redirection in PowerShell writes it
+        return "", f"Secret {name}: data key {key!r} is not text in UTF-8"
+    except (binascii.Error, ValueError):  # bytes beyond ASCII, too
+        return "", f"Secret {name}: data key {key!r} is not base64-encoded"
