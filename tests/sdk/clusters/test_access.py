@@ -22,7 +22,9 @@ def _encoded(data: bytes) -> str:
         ("", "has no data key 'config'"),
     ],
 )
-def test_a_value_that_cannot_be_read_is_told_from_one_that_is_no_text(value: str, problem: str):
+def test_a_value_that_is_no_base64_has_other_words_than_one_that_is_no_text(
+    value: str, problem: str
+):
     text, found = read_text("a/b", {"data": {"config": value}}, "config")
     assert problem in found
     assert (text, bool(found)) == ("" if problem else "text", bool(problem))
