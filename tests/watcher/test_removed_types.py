@@ -103,7 +103,7 @@ async def test_w17_a_type_that_ends_while_it_is_watched_is_reported_as_ended(rig
 
 
 async def test_w17_a_removed_type_is_not_read_any_more_when_its_end_is_published(rig: Rig):
-    """What a watcher reported of it afterwards would make it known again."""
+    """A report of a watcher after that would make it known again."""
     rig.cluster.create(CRDS, CRD)
     with capture_logs() as logs:
         async with rig.watching(**ALL):
