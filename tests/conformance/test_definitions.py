@@ -214,6 +214,27 @@ def test_the_name_is_plural_and_group(api: Api, kind: Kind):
     assert 'must be spec.names.plural+"."+spec.group' in reply.message
 
 
+def test_a_schema_may_restrict_names(api: Api, kind: Kind):
+    body = kind.body()
+    schema = body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    names = {"name": {"type": "string", "maxLength": 5, "pattern": "^[a-z]+$"}}
+    schema["properties"]["metadata"] = {"type": "object", "properties": names}
+    assert api.post(CRDS, body).status == 201
+    until(lambda: api.get(kind.objects).status == 200)
+    assert api.post(kind.objects, kind.thing("short")).status == 201
+    reply = api.post(kind.objects, kind.thing("a.15"))
+    (cause,) = reply.body["details"]["causes"]
+    assert (reply.status, cause["reason"], cause["field"]) == (
+        422,
+        "FieldValueInvalid",
+        "metadata.name",
+    )
+    assert cause["message"] == (
+        "Invalid value: \"a.15\": metadata.name in body should match '^[a-z]+$'"
+    )
+    assert api.post(kind.objects, kind.thing("toolong")).status == 422
+
+
 def test_every_version_has_a_schema(api: Api, kind: Kind):
     body = kind.body("v1", "v2")
     del body["spec"]["versions"][1]["schema"]

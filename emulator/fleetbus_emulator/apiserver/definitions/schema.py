@@ -42,7 +42,9 @@ class Schema:
         properties = {k: v for k, v in _properties(source).items() if k not in TOP}
         self._source = {**source, "properties": properties}
         required = [name for name in listing(source, "required") if name not in TOP]
-        self._validator = Validator({**self._source, "required": required})
+        # Of the metadata, a definition may restrict the name and its prefix; nothing is pruned there.
+        validated = properties | {k: v for k, v in _properties(source).items() if k == "metadata"}
+        self._validator = Validator({**self._source, "properties": validated, "required": required})
         self._has_defaults = _mentions(self._source, "default")
 
     def admit(self, obj: JsonObject, validation: str, warnings: list[str]) -> None:
@@ -80,7 +82,7 @@ class Schema:
 
     def problems(self, obj: JsonObject) -> list[Cause]:
         """Validate an object against the schema."""
-        instance = {name: value for name, value in obj.items() if name not in TOP}
+        instance = {k: v for k, v in obj.items() if k not in TOP or k == "metadata"}
         return self._validator.problems(instance)
 
 
