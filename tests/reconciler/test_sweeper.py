@@ -152,7 +152,7 @@ async def _is(rig: ProjectorRig, state: ResourceState) -> bool:
 async def test_p7_a_second_list_before_the_time_does_not_release_the_hold(
     rig: ProjectorRig,
 ) -> None:
-    rig.settings["fuse_wait"] = timedelta(seconds=1.5)
+    rig.settings["fuse_wait"] = timedelta(seconds=3)
     await filled(rig, 60)
     await listed(rig, (200, 2), 10)
     await eventually(lambda: held() == 1)
