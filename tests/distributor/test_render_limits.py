@@ -27,6 +27,8 @@ from support.rigs.distributor import CONFIG_MAP, Rig
 
 LIMIT = 256 * 1024
 """Smaller than the real one: measuring memory takes time."""
+ACTIONS = 200
+"""As many as an entry of `spec.customize` may have."""
 BULK = {"bulk": {"a": ["v"] * 64}, "list": [0] * 5_000}
 REMOVED = {"op": "remove", "path": "/bulk"}
 NESTED: list[dict[str, Any]] = [{"op": "add", "path": f"/n{n}", "value": {}} for n in range(3000)]
@@ -37,12 +39,10 @@ def copies(count: int) -> list[dict[str, Any]]:
 
 
 def spec_of(actions: list[dict[str, Any]], *, entries: int = 1, **fields: Any) -> dict[str, Any]:
-    entry = {"name": "eu1", "action": actions, **fields.pop("entry", {})}
-    return {
-        "template": {**CONFIG_MAP, **BULK},
-        "customize": {"clusters": [entry] * entries},
-        **fields,
-    }
+    shared = {"name": "eu1", **fields.pop("entry", {})}
+    batches = [actions[at : at + ACTIONS] for at in range(0, max(1, len(actions)), ACTIONS)]
+    changes = [{**shared, "action": batch} for batch in batches] * entries
+    return {"template": {**CONFIG_MAP, **BULK}, "customize": {"clusters": changes}, **fields}
 
 
 BOMBS: dict[str, dict[str, Any]] = {
