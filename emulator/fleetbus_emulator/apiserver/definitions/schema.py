@@ -42,7 +42,7 @@ class Schema:
         properties = {k: v for k, v in _properties(source).items() if k not in TOP}
         self._source = {**source, "properties": properties}
         required = [name for name in listing(source, "required") if name not in TOP]
-        # Of the metadata, a definition may restrict the name and its prefix; nothing is pruned there.
+        # Of the metadata, a definition may restrict the name and its prefix; nothing is pruned.
         validated = properties | {k: v for k, v in _properties(source).items() if k == "metadata"}
         self._validator = Validator({**self._source, "properties": validated, "required": required})
         self._has_defaults = _mentions(self._source, "default")
