@@ -18,6 +18,7 @@ from fleetbus.bus.login import LoginClient, TooOldError, describe_refusal, is_re
 from fleetbus.bus.patches.advertised_servers import ConfiguredServersClient
 from fleetbus.bus.patches.failed_reconnects import close_failed_attempt
 from fleetbus.bus.patches.header_parsing import FastHeadersClient
+from fleetbus.bus.patches.ordered_ping import OrderedPingClient
 from fleetbus.bus.patches.tls_end import TlsEndClient
 from fleetbus.bus.patches.writelines import patch_writelines
 from fleetbus.errors import BusError
@@ -152,7 +153,9 @@ class Bus:
                 callback()
 
 
-class _Client(FastHeadersClient, ConfiguredServersClient, TlsEndClient, LoginClient): ...
+class _Client(
+    FastHeadersClient, OrderedPingClient, ConfiguredServersClient, TlsEndClient, LoginClient
+): ...
 
 
 @asynccontextmanager
