@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from fleetbus_emulator.apiserver.errors import Cause
 
 JsonObject = dict[str, Any]
-TOP = ("apiVersion", "kind", "metadata")
+_TYPE = ("apiVersion", "kind")
+TOP = (*_TYPE, "metadata")
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
 EMBEDDED = "x-kubernetes-embedded-resource"
 
@@ -43,7 +44,7 @@ class Schema:
         self._source = {**source, "properties": properties}
         required = [name for name in listing(source, "required") if name not in TOP]
         # Of the metadata, a definition may restrict the name and its prefix; nothing is pruned.
-        validated = properties | {k: v for k, v in _properties(source).items() if k == "metadata"}
+        validated = {k: v for k, v in _properties(source).items() if k not in _TYPE}
         self._validator = Validator({**self._source, "properties": validated, "required": required})
         self._has_defaults = _mentions(self._source, "default")
 
@@ -82,7 +83,7 @@ class Schema:
 
     def problems(self, obj: JsonObject) -> list[Cause]:
         """Validate an object against the schema."""
-        instance = {k: v for k, v in obj.items() if k not in TOP or k == "metadata"}
+        instance = {k: v for k, v in obj.items() if k not in _TYPE}
         return self._validator.problems(instance)
 
 
