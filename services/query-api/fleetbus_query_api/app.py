@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from fastapi import FastAPI, Path, Query, Request
+from fastapi import FastAPI, Query, Request
 from redis.asyncio import Redis
 from starlette.responses import Response
 
@@ -64,6 +64,7 @@ from fleetbus_query_api.relations.routes import router as relations_router
 from fleetbus_query_api.relations.where import Where
 from fleetbus_query_api.requests.parameters import (
     ListParameters,
+    NamespacePath,
     NoParameters,
     ResourcePath,
 )
@@ -134,15 +135,14 @@ async def get_object(
     request: Request,
     cluster: str,
     resource: ResourcePath,
-    namespace: Annotated[str, Path(description="`-` for an object without a namespace.")],
+    namespace: NamespacePath,
     name: str,
     user: RequestUser,
     _: _None,
 ) -> Response:
     """Show one object."""
-    space = "" if namespace == "-" else namespace
     return json_response(
-        await component(request, ObjectListing).get(user, cluster, resource, space, name)
+        await component(request, ObjectListing).get(user, cluster, resource, namespace, name)
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from fastapi import Path, Query, Request
+from fastapi import Query, Request
 from starlette.responses import Response
 
 from fleetbus_query_api.history.changes import FleetChanges
@@ -25,14 +25,11 @@ from fleetbus_query_api.history.timeline import Timelines
 from fleetbus_query_api.limits.connected import while_connected
 from fleetbus_query_api.past.window import Windows, render_window
 from fleetbus_query_api.relations.owners import ObjectPath
-from fleetbus_query_api.requests.parameters import NoParameters, ResourcePath
+from fleetbus_query_api.requests.parameters import NamespacePath, NoParameters, ResourcePath
 from fleetbus_query_api.requests.routing import component, fleet_router
 from fleetbus_query_api.requests.user import RequestUser
 from fleetbus_query_api.responses.openapi import describe_answers
 from fleetbus_query_api.responses.render import json_response
-
-_Namespace = Annotated[str, Path(description="`-` for an object without a namespace.")]
-
 
 router = fleet_router("history")
 
@@ -69,13 +66,13 @@ async def get_timeline(
     request: Request,
     cluster: str,
     resource: ResourcePath,
-    namespace: _Namespace,
+    namespace: NamespacePath,
     name: str,
     user: RequestUser,
     parameters: Annotated[TimelineParameters, Query()],
 ) -> Response:
     """Show what happened to one object: changes, runs of controllers, distribution."""
-    path = ObjectPath(cluster, resource, "" if namespace == "-" else namespace, name)
+    path = ObjectPath(cluster, resource, namespace, name)
     return await while_connected(
         request, component(request, Timelines).show(user, path, parameters)
     )

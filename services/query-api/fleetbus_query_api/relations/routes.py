@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Path, Query, Request
+from fastapi import Query, Request
 from starlette.responses import Response
 
 from fleetbus_query_api.limits.connected import while_connected
@@ -12,6 +12,7 @@ from fleetbus_query_api.relations.owners import ObjectPath, Relations
 from fleetbus_query_api.relations.where import Where
 from fleetbus_query_api.requests.parameters import (
     ChildrenParameters,
+    NamespacePath,
     NoParameters,
     ResourcePath,
     WhereParameters,
@@ -24,9 +25,6 @@ from fleetbus_query_api.responses.openapi import (
     WhereModel,
     describe_answers,
 )
-
-_Namespace = Annotated[str, Path(description="`-` for an object without a namespace.")]
-
 
 router = fleet_router("relations")
 
@@ -47,13 +45,13 @@ async def get_owners(
     request: Request,
     cluster: str,
     resource: ResourcePath,
-    namespace: _Namespace,
+    namespace: NamespacePath,
     name: str,
     user: RequestUser,
     _: Annotated[NoParameters, Query()],
 ) -> Response:
     """Show who owns an object, up to the top, also in other clusters."""
-    path = _path(cluster, resource, namespace, name)
+    path = ObjectPath(cluster, resource, namespace, name)
     return await while_connected(request, component(request, Relations).owners(user, path))
 
 
@@ -65,17 +63,13 @@ async def list_children(
     request: Request,
     cluster: str,
     resource: ResourcePath,
-    namespace: _Namespace,
+    namespace: NamespacePath,
     name: str,
     user: RequestUser,
     parameters: Annotated[ChildrenParameters, Query()],
 ) -> Response:
     """List what an object owns, also in other clusters."""
-    path = _path(cluster, resource, namespace, name)
+    path = ObjectPath(cluster, resource, namespace, name)
     return await while_connected(
         request, component(request, Relations).children(user, path, parameters)
     )
-
-
-def _path(cluster: str, resource: str, namespace: str, name: str) -> ObjectPath:
-    return ObjectPath(cluster, resource, "" if namespace == "-" else namespace, name)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, Final, Literal, Self, cast
 
 from fastapi import Path, Request
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from fleetbus_query_api.requests.paging import MAX_TOKEN
 from fleetbus_query_api.responses.problem import BadRequestProblem
@@ -51,6 +51,11 @@ def require_few(selector: str, count: int) -> None:
 
 
 ResourcePath = Annotated[str, Path(description="Like `pods`, `deploy` or `apps/v1/deployments`.")]
+NamespacePath = Annotated[
+    str,
+    Path(description="`-` for an object without a namespace."),
+    AfterValidator(lambda text: "" if text == "-" else text),
+]
 
 
 class NoParameters(BaseModel):
