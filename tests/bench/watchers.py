@@ -23,17 +23,11 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import msgspec
-
 from bench.rig.command import run_command
+from bench.rig.pod_changes import PodChanges
 from bench.rig.processes import cpu_seconds, rss_mb
-from bench.rig.query_fleet import PODS, SeededStore, place_of, query_api, seeded
-from bench.rig.realistic_pods import make_pod
-from fleetbus.snapshot import SnapshotWriter
+from bench.rig.query_fleet import PODS, SeededStore, query_api, seeded
 from fleetbus_emulator.scratch import scratch_folder
-from fleetbus_proto.events import Event, Incarnation, Rank
-from fleetbus_proto.keys import SnapshotKeys
-from fleetbus_proto.subjects import Verb
 from support.eventually import eventually
 
 _MARK: Final = re.compile(rb'"bench":"(\d+) (\d+) ([\d.]+)"')
@@ -51,7 +45,7 @@ class Sizes:
     clusters: int = 10
     watchers: int = 100
     rate: int = 200
-    """Changes per second."""
+    """PodChanges per second."""
     seconds: float = 20.0
     down: float = 2.0
     """Seconds without a query API."""
@@ -108,56 +102,6 @@ class Watcher:
         self.last = chunk
 
 
-class Changes:
-    """Changes pods, one after another, at a rate.
-
-    Args:
-        store: where they are.
-        sizes: how many there are.
-    """
-
-    def __init__(self, store: SeededStore, sizes: Sizes) -> None:
-        self._writer = SnapshotWriter(store.redis, SnapshotKeys())
-        self._sizes = sizes
-        self._number = 0
-        self.last: dict[int, int] = {}
-
-    async def run(self, seconds: float) -> None:
-        start, done = time.perf_counter(), 0
-        while (passed := time.perf_counter() - start) < seconds:
-            due = int(passed * self._sizes.rate)
-            if due > done:
-                await self._writer.apply([self._event() for _ in range(min(due - done, 50))])
-                done += min(due - done, 50)
-            await asyncio.sleep(0.005)
-
-    def _event(self) -> Event:
-        self._number += 1
-        index = self._number * 7919 % self._sizes.pods
-        self.last[index] = self._number
-        pod = make_pod(index)
-        version = str(3_000_000 + self._number)
-        metadata = pod["metadata"]
-        metadata["resourceVersion"] = version
-        metadata["annotations"] = {"bench": f"{index} {self._number} {time.time():.6f}"}
-        return Event(
-            cluster=place_of(index, self._sizes.clusters).cluster,
-            incarnation=Incarnation(1, "kube-system"),
-            group="core",
-            version="v1",
-            resource="pods",
-            kind="Pod",
-            namespace=metadata["namespace"],
-            name=metadata["name"],
-            uid=metadata["uid"],
-            resource_version=version,
-            verb=Verb.MODIFIED,
-            epoch=Rank("2000000", 1),
-            observed_at="2026-01-01T00:00:00.000000Z",
-            object=msgspec.json.encode(pod),
-        )
-
-
 async def measure(sizes: Sizes) -> dict[str, Any]:
     with scratch_folder("bench") as folder:
         async with seeded(folder / "store", pods=sizes.pods, clusters=sizes.clusters) as store:
@@ -167,7 +111,8 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
 async def _measure(folder: Path, store: SeededStore, sizes: Sizes) -> dict[str, Any]:
     version = str(await store.reader.version())
     watchers = [Watcher(version) for _ in range(sizes.watchers)]
-    changes, address = Changes(store, sizes), [""]
+    address = [""]
+    changes = PodChanges(store, pods=sizes.pods, clusters=sizes.clusters, rate=sizes.rate)
     many = str(sizes.watchers)
     tasks: list[asyncio.Task[None]] = []
     async with AsyncExitStack() as first:
@@ -195,7 +140,7 @@ async def _restart(
     folder: Path,
     store: SeededStore,
     sizes: Sizes,
-    changes: Changes,
+    changes: PodChanges,
     watchers: Sequence[Watcher],
     address: list[str],
 ) -> dict[str, Any]:
@@ -215,7 +160,7 @@ async def _restart(
         }
 
 
-def _are_through(watchers: Sequence[Watcher], changes: Changes) -> bool:
+def _are_through(watchers: Sequence[Watcher], changes: PodChanges) -> bool:
     return all(watcher.seen == changes.last for watcher in watchers)
 
 

@@ -31,16 +31,16 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self._connection.close()
 
-    def get(self, path: str) -> bytes:
+    def get(self, path: str, **headers: str) -> bytes:
         """The body of an answer 200."""
-        status, body = self.ask(path)
+        status, body = self.ask(path, **headers)
         if status != 200:
             raise RuntimeError(f"{path} answers {status}: {body[:500]!r}")
         return body
 
-    def ask(self, path: str) -> tuple[int, bytes]:
+    def ask(self, path: str, **headers: str) -> tuple[int, bytes]:
         """Status and body."""
-        self._connection.request("GET", path)
+        self._connection.request("GET", path, headers=headers)
         answer = self._connection.getresponse()
         return answer.status, answer.read()
 
