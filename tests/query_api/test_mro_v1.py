@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from typing import TYPE_CHECKING, Any
@@ -77,8 +78,8 @@ async def test_t19_pages_go_on_where_the_one_before_ended(fleet: QueryApi):
 async def test_the_newest_are_found_without_the_bodies_of_all_others(
     api: QueryApi, monkeypatch: pytest.MonkeyPatch, is_kept: bool
 ):
-    """In columns that are kept, as of more than 2,000 objects, or read for the request alone."""
-    monkeypatch.setattr(source, "FEW", 0 if is_kept else 1_000)
+    """In columns that are kept, or read for the request alone."""
+    monkeypatch.setattr(source, "REPAID", 0 if is_kept else math.inf)
     chance = random.Random(is_kept)
     rows: list[tuple[str, str]] = []
     for cluster in ("c1", "c2"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -97,6 +98,7 @@ async def test_a_page_tells_how_many_objects_remain(fleet: QueryApi):
 async def test_a8_a_scan_stops_and_goes_on_with_the_next_page(
     fleet: QueryApi, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr("fleetbus_query_api.fields.source.REPAID", math.inf)
     monkeypatch.setattr("fleetbus_query_api.fields.source.STEP", 2)
     monkeypatch.setattr("fleetbus_query_api.fields.pages.MAX_READ", 2)
 

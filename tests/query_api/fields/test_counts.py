@@ -126,7 +126,7 @@ async def test_p13_a_sorted_token_of_a_lost_store_is_410(fleet: QueryApi):
 async def test_a8_the_work_for_a_client_that_has_left_is_given_up(
     fleet: QueryApi, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("fleetbus_query_api.fields.source.FEW", -1)
+    monkeypatch.setattr("fleetbus_query_api.fields.source.REPAID", 0)
     entered, given_up = asyncio.Event(), asyncio.Event()
 
     async def endless(*_: Any, **__: Any) -> Any:

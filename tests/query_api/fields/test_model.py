@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +39,8 @@ _VALUES: dict[str, tuple[Any, ...]] = {
 @pytest.fixture(params=["kept", "read", "no room"])
 def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Whether columns answer, or bodies that are read for each question."""
-    if request.param != "read":
-        monkeypatch.setattr("fleetbus_query_api.fields.source.FEW", -1)
+    repaid = math.inf if request.param == "read" else 0
+    monkeypatch.setattr("fleetbus_query_api.fields.source.REPAID", repaid)
     if request.param == "no room":
         monkeypatch.setattr(QueryApiSettings, "columns_bytes", 64)
     monkeypatch.setattr("fleetbus_query_api.fields.source.STEP", 7)

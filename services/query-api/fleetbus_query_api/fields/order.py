@@ -14,8 +14,8 @@ from fleetbus_query_api.fields.column import Undecided
 from fleetbus_query_api.responses.problem import BadRequestProblem
 
 MAX_KEYS: Final = 4
-_COMPARED: Final = 200
-"""Characters of a string; they are part of the continue token."""
+COMPARED: Final = 200
+"""Characters of a string that are compared; they are part of the continue token."""
 _NUMBER, _TIME, _BOOL, _TEXT, _COMPOSITE, _NONE = range(6)
 _QUANTITY = re.compile(
     r"([+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40}))([eE][+-]?\d{1,2}|[A-Za-z]{1,2})?"
@@ -114,6 +114,14 @@ def rank_of(value: Value | Undecided, *, is_descending: bool) -> Rank:
     return (-kind, _Down(plain) if isinstance(plain, str) else -plain)
 
 
+def text_of(rank: Rank) -> str | None:
+    """The text that a rank stands for, cut to `COMPARED`; None for anything but texts."""
+    kind, plain = rank
+    if abs(kind) != _TEXT:
+        return None
+    return plain.text if isinstance(plain, _Down) else plain
+
+
 def dump_ranks(ranks: Sequence[Rank]) -> list[Any]:
     """Ranks as a token has them."""
     return [[kind, rank.text if isinstance(rank, _Down) else rank] for kind, rank in ranks]
@@ -148,7 +156,7 @@ def _read(value: Scalar) -> tuple[int, float | str]:
             return _TIME, datetime.fromisoformat(value).timestamp()
         except ValueError:
             pass  # a 13th month
-    return _TEXT, value[:_COMPARED]
+    return _TEXT, value[:COMPARED]
 
 
 def _bounded(number: float) -> float:

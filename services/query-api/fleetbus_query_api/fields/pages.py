@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from fleetbus.kube.field_paths import FieldPath
 from fleetbus.kube.selectors import FieldSelector
 from fleetbus.snapshot import Entry, InvalidToken, ListQuery, Page, SnapshotReader
 from fleetbus.snapshot.reads.entries import make_entry
@@ -16,8 +15,9 @@ from fleetbus.snapshot.reads.paging import Position
 from fleetbus_query_api.catalog.catalog import read_generation
 from fleetbus_query_api.fields.bodies import UnreadableBody, matches_entry
 from fleetbus_query_api.fields.list_page import ListPage
-from fleetbus_query_api.fields.matching import STEP, Matches, Segment, find_matches, value_reader
-from fleetbus_query_api.fields.order import KEYED, Rank, SortKey, dump_ranks, load_ranks, rank_of
+from fleetbus_query_api.fields.matching import STEP, Matches, Segment, find_matches
+from fleetbus_query_api.fields.order import KEYED, Rank, SortKey, dump_ranks, load_ranks
+from fleetbus_query_api.fields.ranks import rank_reader
 from fleetbus_query_api.fields.source import FieldSource, Question
 from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.requests.paging import (
@@ -230,25 +230,29 @@ class _BestRows:
         cluster = segment.cluster
         if matches.undecided:
             self.undecided[cluster] = self.undecided.get(cluster, 0) + matches.undecided
-        readers = [
-            _rank_reader(segment, key.path, is_descending=key.is_descending) for key in self._sort
-        ]
+        readers = [rank_reader(segment, key) for key in self._sort]
+        ranks = [rank for rank, _ in readers]
         after, keys, counters = self._after, segment.keys, segment.counters
 
         def step(start: int) -> None:
-            rows = matches.rows[start : start + STEP // 4]
-            if not readers and len(self.rows) == self._limit and self.rows[-1][1] < cluster:
-                self.total += len(rows)  # clusters come in order
+            rows: Sequence[int] = matches.rows[start : start + STEP // 4]
+            last = self.rows[-1] if len(self.rows) == self._limit else None
+            if last is not None and not readers and last[1] <= cluster:
+                self.total += len(rows)  # clusters and their rows come in order
                 return
+            if after is None:
+                self.total += len(rows)
+                if last is not None and readers:
+                    _, sieve = readers[0]
+                    rows = sieve(rows, last[0][0])
             ranked: list[_Row] = [
-                (tuple(read(row) for read in readers), cluster, keys[row], counters[row])
+                (tuple(rank(row) for rank in ranks), cluster, keys[row], counters[row])
                 for row in rows
             ]
             if after is not None:
                 ranked = [row for row in ranked if row > after and row[:3] != after]
-            self.total += len(ranked)
-            if len(self.rows) == self._limit:
-                last = self.rows[-1]
+                self.total += len(ranked)
+            if last is not None:
                 ranked = [row for row in ranked if row < last]
             if ranked:
                 self.rows = sorted(self.rows + ranked)[: self._limit]
@@ -268,22 +272,6 @@ class _FoundRows(NamedTuple):
     generation: str
     version: int
     mark: bytes
-
-
-def _rank_reader(segment: Segment, path: FieldPath, *, is_descending: bool) -> Any:
-    """A function that ranks a row; each distinct value is ranked once."""
-    read = value_reader(segment, path)
-    ranks: dict[Any, Rank] = {}
-    column = segment.columns.get(path)
-
-    def rank(row: int) -> Rank:
-        key = column.codes[row] if column is not None else row
-        ranking = ranks.get(key)
-        if ranking is None:
-            ranking = ranks[key] = rank_of(read(row), is_descending=is_descending)
-        return ranking
-
-    return rank
 
 
 def _digest(query: ListQuery, fields: FieldSelector, sort: Sequence[SortKey]) -> bytes:

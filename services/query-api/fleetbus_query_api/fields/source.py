@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 from fleetbus.kube.field_paths import FieldPath
 from fleetbus.kube.selectors import FieldSelector
@@ -31,7 +33,12 @@ from fleetbus_query_api.limits.time_slices import TimeSlices
 from fleetbus_query_api.responses.render import body_of
 
 FEW: Final = 2_000
-"""So many objects are read for a question alone; columns of everything cost more."""
+"""So many objects are read for a question alone, where columns of everything cost more."""
+REPAID: Final = 1.0
+"""Reads for such questions, in multiples of what columns would read, after which columns are built:
+with the first one where most objects are candidates."""
+_MOST_NOTED: Final = 200
+"""Kinds of questions whose reads are counted."""
 STEP: Final = 250
 """So many are read at a time."""
 
@@ -75,17 +82,32 @@ class FieldSource:
     def __init__(self, *, reader: SnapshotReader, tables: FieldTables, slices: TimeSlices) -> None:
         self._reader = reader
         self._slices = slices
+        self._reads: OrderedDict[tuple[Any, ...], int] = OrderedDict()
+        """Objects that were read for questions alone, by the columns that would answer them."""
         self.tables = tables
 
     async def is_kept(self, question: Question) -> bool:
-        """Whether columns are to answer: they are there, or too many bodies would be read."""
+        """Whether columns are to answer: they are there, or to build them costs no more by now."""
         query = question.query
-        paths = question.paths(with_labels=True)
-        if self.tables.has(_places(query), paths):
+        places, paths = _places(query), question.paths(with_labels=True)
+        if self.tables.has(places, paths):
             return True
         if query.name is not None:
             return False
-        return await self._reader.rows.count_candidates(query, most=FEW + 1) > FEW
+        count = self._reader.rows.count_candidates
+        candidates, total = await asyncio.gather(
+            count(query, most=FEW + 1), count(replace(query, namespace=None, labels=None), most=0)
+        )
+        if candidates > FEW:
+            return True
+        return self._note_reads((*places, *paths), candidates) >= REPAID * total
+
+    def _note_reads(self, columns: tuple[Any, ...], count: int) -> int:
+        """Count what is read for a question alone; returns the sum of all alike."""
+        self._reads[columns] = self._reads.pop(columns, 0) + count
+        if len(self._reads) > _MOST_NOTED:
+            self._reads.popitem(last=False)
+        return self._reads[columns]
 
     async def segments(
         self, question: Question, *, is_kept: bool, start: Position | None = None
