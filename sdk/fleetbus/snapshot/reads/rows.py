@@ -46,7 +46,7 @@ class RowReads:
     def __init__(self, redis: Redis, keys: SnapshotKeys) -> None:
         self._redis = redis
         self._keys = keys
-        self._read = register(redis, "read_rows", after="server")
+        self._fit = register(redis, "fit_rows", after="")
 
     def walk(self, cluster: str, resource: str, bounds: Range) -> AsyncIterator[list[bytes]]:
         """Yield the keys of the objects in a range, in order."""
@@ -63,12 +63,19 @@ class RowReads:
             members: the keys; those beyond `MOST_ROWS` are left out.
             most_bytes: no further body is read when those so far have reached it.
         """
-        chunk = members[:MOST_ROWS]
-        names = [self._keys.guards(cluster, resource), self._keys.bodies(cluster, resource)]
-        values = cast("list[bytes | None]", await self._read(keys=names, args=[most_bytes, *chunk]))
+        guards, bodies = self._keys.guards(cluster, resource), self._keys.bodies(cluster, resource)
+        chunk: Sequence[Any] = members[:MOST_ROWS]
+        if not chunk:
+            return []
+        count = cast("int", await self._fit(keys=[bodies], args=[most_bytes, *chunk]))
+        chunk = chunk[:count]
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.hmget(guards, chunk)
+            pipe.hmget(bodies, chunk)
+            answers = cast("list[list[bytes | None]]", await pipe.execute())
         return [
             StoredRow(key, None if guard is None else read_guard(guard), body or b"")
-            for key, guard, body in zip(chunk, values[::2], values[1::2], strict=False)
+            for key, guard, body in zip(chunk, *answers, strict=True)
         ]
 
     async def count_candidates(self, query: ListQuery, *, most: int) -> int:
