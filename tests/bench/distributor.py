@@ -264,7 +264,7 @@ async def large(fleet: Distribution, clusters: int, objects: int) -> dict[str, A
     await fleet.until(lambda: len(fleet.written) >= count, PATIENCE * 4)
     seconds = time.monotonic() - begun
     applied = fleet.cpu() - cpu
-    await fleet.until(lambda: is_ready(fleet, "large"), PATIENCE)
+    await fleet.until(lambda: fleet.is_ready("large"), PATIENCE)
     figures = {
         "clusters": clusters,
         "objects_each": objects,
@@ -278,11 +278,6 @@ async def large(fleet: Distribution, clusters: int, objects: int) -> dict[str, A
     }
     await fleet.stop_distributors()
     return figures
-
-
-def is_ready(fleet: Distribution, name: str) -> bool:
-    conditions: list[dict[str, str]] = fleet.status(name).get("conditions") or []
-    return bool(conditions) and conditions[0]["status"] == "True"
 
 
 # --- all of them --------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from support.processes.programs import module
 
 REPORT = pathlib.Path(__file__).parents[2] / "reports" / "bench.json"
 BENCHMARKS = (
-    *("snapshot", "workqueue", "fairness", "latency", "cost", "rebuild"),
+    *("snapshot", "workqueue", "fairness", "latency", "cost", "idle", "rebuild"),
     *("fleet", "watcher", "relist", "replicas", "pool", "apiserver", "restart"),
     *("distributor", "accounts", "query", "questions", "watchers", "history", "archive", "capture"),
 )

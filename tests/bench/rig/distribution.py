@@ -75,7 +75,10 @@ class Distribution:
         self.pids[child.name] = child.pid
         await self.services.ready(child, _READY)
 
-    async def start_distributor(self, name: str, **environment: str) -> None:
+    async def start_distributor(
+        self, name: str, *, measures_lag: bool = True, **environment: str
+    ) -> None:
+        """Start one; measuring its lag wakes it 200 times a second."""
         environment = {
             "FLEETBUS_HUB_KUBECONFIG": str(self.services.kubeconfig),
             "FLEETBUS_HUB_CONTEXT": HUB,
@@ -83,7 +86,11 @@ class Distribution:
             "FLEETBUS_ALLOW_LOOPBACK": "1",
             **environment,
         }
-        command = module("bench.programs.distributor_process", str(self._lag_file(name)))
+        command = (
+            module("bench.programs.distributor_process", str(self._lag_file(name)))
+            if measures_lag
+            else None
+        )
         self.distributors[name] = child = self.services.distributor(name, command, **environment)
         await self.start(child)
 
@@ -134,6 +141,10 @@ class Distribution:
     def status(self, name: str) -> dict[str, Any]:
         resource = self.hub.get(RESOURCE, "default", name) or {}
         return resource.get("status") or {}
+
+    def is_ready(self, name: str) -> bool:
+        conditions: list[dict[str, str]] = self.status(name).get("conditions") or []
+        return bool(conditions) and conditions[0]["status"] == "True"
 
     # --- waiting ------------------------------------------------------------------------------
 
@@ -194,7 +205,7 @@ def _observe(distribution: Distribution, name: str) -> Callable[[Change], None]:
 
 @asynccontextmanager
 async def distribution(
-    folder: Path, members: int, *, watch_members: bool
+    folder: Path, members: int, *, watch_members: bool, resources: Sequence[str] = _WATCHED
 ) -> AsyncGenerator[Distribution]:
     """A hub and members, NATS, Valkey, a projector and a watcher; no distributor yet."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -208,8 +219,9 @@ async def distribution(
         stack.push_async_callback(redis.aclose)
         kubeconfig = folder / "kubeconfig"
         servers.write_kubeconfig(kubeconfig)
-        services = Processes(folder, kubeconfig, nats.url, valkey.url, _WATCHED)
+        services = Processes(folder, kubeconfig, nats.url, valkey.url, resources)
         opened = Distribution(folder, servers, services, redis, stack)
+        opened.pids |= {"nats": nats.pid, "valkey": valkey.pid}
         for definition in crds():
             opened.hub.create(CRDS, definition)
         for name, cluster in servers.clusters.items():
