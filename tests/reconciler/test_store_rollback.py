@@ -251,7 +251,7 @@ class Handled:
         )
 
     async def consume(self) -> None:
-        consumer = Consumer(self.rig.bus.nc, stream=STREAM, durable=PROJECTOR, handle=self.handle)
+        consumer = Consumer(self.rig.bus, stream=STREAM, durable=PROJECTOR, handle=self.handle)
         task = asyncio.create_task(consumer.run())
         try:
             await eventually(self.rig.is_through)

@@ -126,7 +126,7 @@ async def handle_all(rig: ProjectorRig) -> None:
 
     async def take(_deliveries: Sequence[Delivery]) -> None: ...
 
-    consumer = Consumer(rig.bus.nc, stream=STREAM, durable=PROJECTOR, handle=take)
+    consumer = Consumer(rig.bus, stream=STREAM, durable=PROJECTOR, handle=take)
     task = asyncio.create_task(consumer.run())
     try:
         await eventually(rig.is_through)

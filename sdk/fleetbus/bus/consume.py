@@ -19,11 +19,11 @@ from typing import Final
 import msgspec
 import nats.errors
 import structlog
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from fleetbus.bus.buffer import Buffer, Buffered, Delivery, FifoBuffer
+from fleetbus.bus.connection import Bus
 from fleetbus.bus.durables import ACK_WAIT
 from fleetbus.process.cancellation import cancellable, is_stopped
 from fleetbus.process.clock import now_ms
@@ -36,13 +36,12 @@ log = structlog.get_logger()
 
 PULL: Final = 1000
 PULL_EXPIRES: Final = timedelta(seconds=30)
+_PULL_LOST_AFTER: Final = PULL_EXPIRES.total_seconds() + 1
 FIRST_RETRY: Final = timedelta(milliseconds=100)
 RETRY_PAUSE: Final = timedelta(seconds=1)
 """The longest pause between two attempts; it begins with `FIRST_RETRY` and doubles."""
 _DRAIN_TIMEOUT: Final = timedelta(seconds=2)
 """The longest time that a shutdown waits for the server."""
-_POLL: Final = timedelta(milliseconds=250)
-"""Interval at which a waiting consumer checks for a reconnect."""
 _NANOSECONDS: Final = 1_000_000_000
 _OLD_TOKENS: Final = 9
 ACK_WITHIN: Final = timedelta(milliseconds=100)
@@ -88,7 +87,7 @@ class Consumer:
     What is handled is acknowledged within `ACK_WITHIN`.
 
     Args:
-        nats: a connection.
+        bus: a connection.
         stream: name of the stream.
         durable: name of the consumer; its owner, the projector, has created it (rule B12).
         handle: handles a batch, which is acknowledged when this returns. It is given rejected
@@ -102,7 +101,7 @@ class Consumer:
 
     def __init__(
         self,
-        nats: Client,
+        bus: Bus,
         *,
         stream: str,
         durable: str,
@@ -112,11 +111,12 @@ class Consumer:
         progress_every: timedelta = _PROGRESS_EVERY,
         again_after: tuple[timedelta, timedelta] = _AGAIN_AFTER,
     ) -> None:
-        self._nats = nats
+        self._bus = bus
+        self._nats = bus.nc
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{durable}"
         self._durable = durable
         self._handle = handle
-        self._inbox = nats.new_inbox()
+        self._inbox = bus.nc.new_inbox()
         # Messages stay here until they are handled, so that a shutdown can give them back.
         self._buffer = buffer or FifoBuffer()
         # The ids of the batches that are being handled, the oldest first.
@@ -133,7 +133,6 @@ class Consumer:
         # How many messages the server may still send for the open pulls.
         self._outstanding = 0
         self._received_at = 0.0
-        self._reconnects = nats.stats["reconnects"]
         self._missing = False
         # The server refused a pull: the next one waits, or it would be a hot loop (rule B15).
         self._refused = False
@@ -153,21 +152,24 @@ class Consumer:
         subscription = await self._nats.subscribe(
             self._inbox, cb=self._receive, pending_msgs_limit=0, pending_bytes_limit=0
         )
+        stop_listening = self._bus.on_reconnect(self._forget_pulls)
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
                     await self._work_once(group)
         finally:
+            stop_listening()
             await self._stop_receiving(subscription)
             await self._nak_unhandled()
 
     async def _work_once(self, group: asyncio.TaskGroup) -> None:
+        self._wakeup.clear()  # first: what happens while we send is not overlooked
         if not self._busy:
             self._on_turn()
-        self._forget_lost_pulls()
+        if time.monotonic() > self._received_at + _PULL_LOST_AFTER:
+            self._outstanding = 0  # the end of a pull got lost (rule B15)
         if self._outstanding < min(PULL // 2, self._buffer.capacity):
             await self._pull()
-        self._wakeup.clear()
         if time.monotonic() >= self._progress_due:
             self._report_progress()
         if len(self._acks) >= _ACKS or time.monotonic() >= self._acks_due:
@@ -176,9 +178,9 @@ class Consumer:
             self._busy[id(batch)] = None
             group.create_task(self._work(batch), name=f"handle {self._durable}")
         wait = self._buffer.wait if self._has_free_slot else inf
-        due = max(0.0, self._acks_due - time.monotonic())
+        due = max(0.0, min(self._acks_due, self._progress_due) - time.monotonic())
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(wait, due, _POLL.total_seconds())):
+            async with asyncio.timeout(min(wait, due)):
                 await self._wakeup.wait()
 
     async def _work(self, batch: Sequence[Buffered]) -> None:
@@ -200,6 +202,7 @@ class Consumer:
         """Acknowledge soon. If this process dies first, the message comes again (rule B7)."""
         if not self._acks:
             self._acks_due = time.monotonic() + ACK_WITHIN.total_seconds()
+            self._wakeup.set()
         self._acks.append((reply, body))
 
     def _report_progress(self) -> None:
@@ -266,14 +269,10 @@ class Consumer:
         if self._log_once.should_log(f"{kind} {message}"):
             log.warning("batch_failed", durable=self._durable, error=message, error_type=kind)
 
-    def _forget_lost_pulls(self) -> None:
-        """Forget pulls that the server does not know any more after a reconnect."""
-        is_lost = self._reconnects != self._nats.stats["reconnects"]
-        self._reconnects = self._nats.stats["reconnects"]
-        patience = PULL_EXPIRES.total_seconds() + 1
-        # The same if the end of a pull got lost (rule B15).
-        if is_lost or time.monotonic() > self._received_at + patience:
-            self._outstanding = 0
+    def _forget_pulls(self) -> None:
+        """Pull anew: after a reconnect the server knows the open pulls no more."""
+        self._outstanding = 0
+        self._wakeup.set()
 
     async def _pull(self) -> None:
         if self._refused:
@@ -295,6 +294,7 @@ class Consumer:
             # The connection is lost: pull again; what is not acknowledged is redelivered.
             log.warning("publish_failed", durable=self._durable, error=str(e) or type(e).__name__)
             self._outstanding, self._refused = 0, True
+            self._wakeup.set()
 
     async def _receive(self, msg: Msg) -> None:
         self._received_at = time.monotonic()

@@ -63,7 +63,7 @@ async def _read_again(
     name = f"{consumer}-replay"
     await delete_consumer(bus, name)
     await ensure_consumer(bus, name, filters, start=first)
-    reader = Consumer(bus.nc, stream=STREAM, durable=name, handle=handle)
+    reader = Consumer(bus, stream=STREAM, durable=name, handle=handle)
     reading = asyncio.create_task(reader.run(), name=f"replay {consumer}")
     try:
         idle = _Idle()

@@ -234,7 +234,7 @@ class _Hosted:
             is_skippable=self._router.is_skippable,
         )
         return Consumer(
-            self._connections.bus.nc,
+            self._connections.bus,
             stream=STREAM,
             durable=durable,
             handle=self._by_shard.handle,

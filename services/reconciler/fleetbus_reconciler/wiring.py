@@ -151,7 +151,7 @@ async def _consume(parts: _Parts, turn: Callable[[], None]) -> None:
             raise
         note(deliveries)
 
-    consumer = Consumer(parts.bus.nc, stream=STREAM, durable=PROJECTOR, handle=handle, on_turn=turn)
+    consumer = Consumer(parts.bus, stream=STREAM, durable=PROJECTOR, handle=handle, on_turn=turn)
     while not any(map(open_shard, range(parts.keys.shards))):
         await parts.checkpoints[0].settled(parts.timing.retry)
         turn()

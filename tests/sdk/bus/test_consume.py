@@ -25,7 +25,7 @@ from fleetbus_devfleet.processes.servers import nats_server
 from fleetbus_proto import codec, headers
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import EVENTS_ALL, STREAM, event_subject
-from support.eventually import eventually
+from support.eventually import eventually, never
 from support.stores.snapshot import Source
 from support.wire.samples import MESSAGE_KEY
 
@@ -105,7 +105,7 @@ async def consuming(
     on_turn: Callable[[], None] = lambda: None,
 ) -> AsyncGenerator[Consumer]:
     consumer = Consumer(
-        bus.nc, stream=STREAM, durable=DURABLE, handle=handled, buffer=line, on_turn=on_turn
+        bus, stream=STREAM, durable=DURABLE, handle=handled, buffer=line, on_turn=on_turn
     )
     task = asyncio.create_task(consumer.run(), name="consume")
     try:
@@ -235,6 +235,19 @@ async def test_b15_messages_flow_again_after_a_restart_of_nats(tmp_path: pathlib
             await eventually(lambda: "o1" in handled.names, within=SOON)
 
 
+async def test_a_consumer_without_messages_turns_only_to_report_progress(bus: Bus) -> None:
+    turns = 0
+
+    def note_turn() -> None:
+        nonlocal turns
+        turns += 1
+
+    async with consuming(bus, Handled(), on_turn=note_turn):
+        await eventually(lambda: _is_pulled(bus))
+        before = turns
+        await never(lambda: turns > before + 1, timedelta(seconds=1))
+
+
 async def _is_pulled(bus: Bus) -> bool:
     info = await consumer_info(bus, DURABLE)
     return info is not None and info["num_waiting"] > 0
@@ -302,7 +315,7 @@ async def test_b7_a_crash_between_enqueue_and_ack_costs_one_more_run_at_most(
 
 
 def consumer_of(bus: Bus, handle: Handle) -> Consumer:
-    return Consumer(bus.nc, stream=STREAM, durable=DURABLE, handle=handle)
+    return Consumer(bus, stream=STREAM, durable=DURABLE, handle=handle)
 
 
 def queue_has_one(queue: RedisQueue) -> Callable[[], Awaitable[bool]]:

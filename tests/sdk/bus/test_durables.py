@@ -161,7 +161,7 @@ async def test_p12_a_durable_begins_where_the_projector_has_applied_everything(b
         if deliveries[0].sequence > 1:
             await asyncio.Event().wait()
 
-    consumer = Consumer(bus.nc, stream=STREAM, durable=PROJECTOR, handle=one_only)
+    consumer = Consumer(bus, stream=STREAM, durable=PROJECTOR, handle=one_only)
     batch_of_one = pytest.MonkeyPatch()
     batch_of_one.setattr("fleetbus.bus.buffer.BATCH", 1)
     task = asyncio.create_task(consumer.run())
@@ -189,9 +189,7 @@ async def test_p12_a_new_durable_of_an_idle_fleet_has_nothing_to_deliver(bus: Bu
     async def take(_deliveries: Sequence[Delivery]) -> None:
         return
 
-    task = asyncio.create_task(
-        Consumer(bus.nc, stream=STREAM, durable=PROJECTOR, handle=take).run()
-    )
+    task = asyncio.create_task(Consumer(bus, stream=STREAM, durable=PROJECTOR, handle=take).run())
 
     async def is_through() -> bool:
         info = await consumer_info(bus, PROJECTOR)
@@ -319,7 +317,7 @@ async def test_b12_another_release_keeps_the_stream_as_long_as_it_pulls(bus: Bus
         durable = await within(bound.bind())
         other = await within(binding(bus, BOTH).bind())
         pulling = asyncio.create_task(
-            Consumer(bus.nc, stream=STREAM, durable=other, handle=take).run()
+            Consumer(bus, stream=STREAM, durable=other, handle=take).run()
         )
 
         async def is_pulled() -> bool:

@@ -118,7 +118,7 @@ async def test_b6_b7_a_killed_leader_loses_no_event_and_stores_none_twice(cluste
         handled.extend(delivery.sequence for delivery in deliveries)
 
     async with prepared(cluster) as bus, open_window(bus) as window:
-        consumer = Consumer(bus.nc, stream=STREAM, durable=PROJECTOR, handle=handle)
+        consumer = Consumer(bus, stream=STREAM, durable=PROJECTOR, handle=handle)
         consuming = asyncio.create_task(consumer.run())
         leaders = {await consumer_leader(bus, PROJECTOR), await stream_leader(bus, STREAM)}
 

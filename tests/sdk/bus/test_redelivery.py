@@ -55,7 +55,7 @@ async def is_through(bus: Bus) -> bool:
 
 def start(bus: Bus, handle: object) -> asyncio.Task[None]:
     consumer = Consumer(
-        bus.nc,
+        bus,
         stream=STREAM,
         durable=DURABLE,
         handle=handle,  # type: ignore[arg-type]
