@@ -15,7 +15,7 @@ from fleetbus_proto.keys import split_object_key
 from fleetbus_proto.versions import is_newer, version_key
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from redis.asyncio import Redis
 
@@ -65,6 +65,16 @@ class OpenEpoch(NamedTuple):
     expected: int
 
 
+class UnfinishedEpochs(NamedTuple):
+    """The epochs of one cluster that are not finished."""
+
+    pending: list[CompletedEpoch]
+    """Complete, but their sweep is not finished."""
+    waiting: list[OpenEpoch]
+    """Their end marker is stored, but not all of their objects (rule P5). A completed epoch removes
+    all up to it."""
+
+
 class Sweeps:
     """The epochs of the snapshot, and the objects that complete lists lack.
 
@@ -77,6 +87,7 @@ class Sweeps:
         self._redis = redis
         self._keys = keys
         self._mark_epoch = register(redis, "mark_epoch", when_full=True)
+        self._find_unfinished = register(redis, "find_unfinished", after="")
 
     async def find_candidates(
         self, completed: CompletedEpoch, *, chunk: int = 500
@@ -116,33 +127,19 @@ class Sweeps:
             )
         return count
 
+    async def find_unfinished(self, cluster: str) -> UnfinishedEpochs:
+        """Find the epochs of a cluster that wait for objects or for their sweep."""
+        pending: list[CompletedEpoch] = []
+        waiting: list[OpenEpoch] = []
+        for resource, scope, fields in await self._read_unfinished(cluster):
+            if "completed" in fields and fields["completed"] != fields.get("swept"):
+                pending.append(_completed(cluster, resource, scope, fields))
+            waiting += _open_epochs(cluster, resource, scope, fields)
+        return UnfinishedEpochs(pending, waiting)
+
     async def find_pending(self, cluster: str) -> list[CompletedEpoch]:
         """Find completed epochs of a cluster whose sweep is not finished."""
-        return [
-            _completed(cluster, resource, scope, fields)
-            for resource, scope, fields in await self._read_epochs(cluster)
-            if "completed" in fields and fields["completed"] != fields.get("swept")
-        ]
-
-    async def find_open(self, cluster: str) -> list[OpenEpoch]:
-        """Find epochs whose end marker is stored, but not all of their objects (rule P5).
-
-        A completed epoch removes all up to it.
-        """
-        epochs: list[OpenEpoch] = []
-        for resource, scope, fields in await self._read_epochs(cluster):
-            for field, expected in fields.items():
-                if field.startswith("end:"):
-                    version, _, epoch_id = field.removeprefix("end:").partition(" ")
-                    rank = Rank(resource_version=version, id=int(epoch_id))
-                    counted = int(fields.get(f"count:{version} {epoch_id}", "0"))
-                    incarnation = int(fields["incarnation"])
-                    epochs.append(
-                        OpenEpoch(
-                            cluster, resource, scope, incarnation, rank, counted, int(expected)
-                        )
-                    )
-        return epochs
+        return (await self.find_unfinished(cluster)).pending
 
     async def hold(self, completed: CompletedEpoch) -> None:
         """Hold the sweep of this epoch for every process: its list is in doubt (rule P7).
@@ -196,20 +193,38 @@ class Sweeps:
         guards = [(key, read_guard(value)) for key, value in zip(shared, raw, strict=True) if value]
         return [key for key, guard in guards if any(_may_hold(other, guard) for other in others)]
 
-    async def _read_epochs(self, cluster: str) -> list[tuple[str, str, dict[str, str]]]:
-        """Read resource key, scope and epochs hash of each scope."""
+    async def _read_unfinished(self, cluster: str) -> list[tuple[str, str, dict[str, str]]]:
+        """Read resource key, scope and epochs hash of each scope with an unfinished epoch."""
         members = cast(
             "set[bytes]", await cast("Any", self._redis.smembers(self._keys.scopes(cluster)))
         )
-        pairs = [member.decode().partition("|")[::2] for member in sorted(members)]
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for resource, scope in pairs:
-                pipe.hgetall(self._keys.epochs(cluster, resource, scope))
-            answers = cast("list[dict[bytes, bytes]]", await pipe.execute())
-        return [
-            (resource, scope, {name.decode(): value.decode() for name, value in raw.items()})
-            for (resource, scope), raw in zip(pairs, answers, strict=True)
-        ]
+        scopes = sorted(member.decode().partition("|")[::2] for member in members)
+        if not scopes:
+            return []
+        names = [self._keys.epochs(cluster, resource, scope) for resource, scope in scopes]
+        answer = cast("list[tuple[int, list[bytes]]]", await self._find_unfinished(keys=names))
+        unfinished: list[tuple[str, str, dict[str, str]]] = []
+        for position, raw in answer:
+            resource, scope = scopes[position - 1]
+            unfinished.append((resource, scope, _text_fields(raw)))
+        return unfinished
+
+
+def _text_fields(raw: list[bytes]) -> dict[str, str]:
+    texts = [value.decode() for value in raw]
+    return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+def _open_epochs(
+    cluster: str, resource: str, scope: str, fields: dict[str, str]
+) -> Iterator[OpenEpoch]:
+    for field, expected in fields.items():
+        if field.startswith("end:"):
+            version, _, epoch_id = field.removeprefix("end:").partition(" ")
+            rank = Rank(resource_version=version, id=int(epoch_id))
+            counted = int(fields.get(f"count:{version} {epoch_id}", "0"))
+            incarnation = int(fields["incarnation"])
+            yield OpenEpoch(cluster, resource, scope, incarnation, rank, counted, int(expected))
 
 
 def _is_gone(completed: CompletedEpoch, guard: Guard, key: bytes) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import structlog
@@ -230,8 +230,7 @@ class Projector:
                 await self._sweeper.request_second_lists()
                 if time.monotonic() - checked_at >= interval:
                     checked_at = time.monotonic()
-                    await self._sweeper.find_pending()
-                    await self._request_incomplete()
+                    await self._follow_unfinished()
                 await self._resyncs.write_pending()
             except Exception as e:  # noqa: BLE001 -- Redis or NATS is away: try again
                 log.warning("epochs_not_followed", error=str(e))
@@ -252,14 +251,16 @@ class Projector:
             except Exception as e:  # noqa: BLE001 -- Redis is away: try again
                 log.warning("store_unreachable", error=str(e))
 
-    async def _request_incomplete(self) -> None:
-        now = time.monotonic()
-        open_epochs: dict[OpenEpoch, float] = {}
+    async def _follow_unfinished(self) -> None:
         clusters = [record.name for record in (await self._reader.available_clusters()).records]
-        for epochs in await for_each(clusters, self._writer.sweeps.find_open):
-            for epoch in epochs:
-                # While objects still arrive its value changes, and its time starts again.
-                open_epochs[epoch] = self._open.get(epoch, now)
+        unfinished = await for_each(clusters, self._writer.sweeps.find_unfinished)
+        self._sweeper.take_over({epoch for each in unfinished for epoch in each.pending})
+        await self._request_incomplete([epoch for each in unfinished for epoch in each.waiting])
+
+    async def _request_incomplete(self, waiting: Iterable[OpenEpoch]) -> None:
+        now = time.monotonic()
+        # While objects still arrive its value changes, and its time starts again.
+        open_epochs = {epoch: self._open.get(epoch, now) for epoch in waiting}
         self._open = open_epochs
         limit = now - self._settings.incomplete_wait.total_seconds()
         for epoch, since in open_epochs.items():

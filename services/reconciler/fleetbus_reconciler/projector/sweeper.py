@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -32,7 +33,6 @@ from fleetbus_proto.events import OVERSIZED, Event
 from fleetbus_proto.subjects import Verb, event_subject
 from fleetbus_reconciler.fleet_status.fleet_state import FleetState, resource_of
 from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
-from fleetbus_reconciler.for_each import for_each
 from fleetbus_reconciler.projector.tombstones import TombstoneCollector
 
 log = structlog.get_logger()
@@ -131,7 +131,7 @@ class Sweeper:
         self._holds: dict[_Key, _Hold] = {}
         self._log_once = LogOnce()
         # Epochs without a sweep at the last check, ours and those of other processes.
-        self._pending: set[CompletedEpoch] | None = None
+        self._pending: AbstractSet[CompletedEpoch] | None = None
 
     def add(self, completed: CompletedEpoch) -> None:
         """Sweep this epoch soon; repeats are harmless."""
@@ -176,18 +176,18 @@ class Sweeper:
                 for later in self._running.pop(place):
                     self.add(later)
 
-    async def find_pending(self) -> None:
+    def take_over(self, pending: AbstractSet[CompletedEpoch]) -> None:
         """Sweep what no process has swept between two checks: its process died, or was stopped.
 
         The first check after a start takes all, as they may be our own.
+
+        Args:
+            pending: the epochs without a sweep, of all clusters.
         """
-        clusters = [record.name for record in (await self._reader.available_clusters()).records]
-        pending = await for_each(clusters, self._writer.sweeps.find_pending)
-        epochs = {completed for each in pending for completed in each}
-        for completed in epochs if self._pending is None else epochs & self._pending:
+        for completed in pending if self._pending is None else pending & self._pending:
             if not self._is_held(completed):
                 self.add(completed)
-        self._pending = epochs
+        self._pending = pending
 
     async def request_second_lists(self) -> None:
         """Request the list that releases or confirms a hold, once it may count (rule P7)."""
