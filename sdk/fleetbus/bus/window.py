@@ -378,8 +378,10 @@ class Window:
 
     def _next_tick(self) -> float:
         """Seconds until the next message is overdue, within bounds."""
+        if not self._pending:  # whatever is published from now on has a whole deadline
+            return min(self._deadline, self._patience)
         now = self._loop.time()
-        due = min((entry.sent for entry in self._pending.values()), default=now) + self._deadline
+        due = min(entry.sent for entry in self._pending.values()) + self._deadline
         return min(max(due - now, _SHORTEST_TICK), _TICK)
 
     def _give_up(self) -> None:
