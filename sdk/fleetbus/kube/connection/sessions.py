@@ -23,6 +23,10 @@ from fleetbus.kube.connection.address import AddressInfo
 KUBE_SYSTEM: Final = "/api/v1/namespaces/kube-system"
 """The namespace whose UID identifies the cluster."""
 
+_KEPT: Final = 45.0
+"""Seconds for which an unused connection is kept: longer than the pauses of discovery, as each new
+connection is verified with a request; shorter than API servers (90 s) and the usual proxies do."""
+
 Guard = Callable[[AddressInfo], socket.socket]
 Verify = Callable[[str], Awaitable[bool]]
 """Raises unless a request of this method may go through a connection that was just opened; returns
@@ -80,7 +84,7 @@ class _VerifyingConnector(aiohttp.TCPConnector):
     def __init__(self, *, guard: Guard | None, verify: Verify) -> None:
         # limit=0: every watch holds a connection, so any limit would deadlock some day.
         # A name may resolve differently next time, so each socket is checked (rule S7).
-        super().__init__(limit=0, socket_factory=guard)
+        super().__init__(limit=0, socket_factory=guard, keepalive_timeout=_KEPT)
         self._verify = verify
         self._verified: WeakSet[ResponseHandler] = WeakSet()
 
