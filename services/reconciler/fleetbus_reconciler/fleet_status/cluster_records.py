@@ -92,18 +92,22 @@ def mark_stale(
     return {
         key: record.with_scopes({name: mark(scope) for name, scope in record.scopes.items()})
         for key, record in resources.items()
-        if has_silent_scope(record, limit)
+        if any(_is_silent(scope, limit) for scope in record.scopes.values())
     }
 
 
-def has_silent_scope(record: ResourceRecord, limit: datetime) -> bool:
-    """Whether a scope was last reported before this time, and is not shown as stale yet."""
-    return any(_is_silent(scope, limit) for scope in record.scopes.values())
+def oldest_report(record: ResourceRecord) -> datetime | None:
+    """When a scope was reported that is shown as complete: of several, the longest ago."""
+    shown = (scope for scope in record.scopes.values() if _is_shown(scope))
+    return min((_parse(scope.reported_at) for scope in shown), default=None)
 
 
 def _is_silent(scope: ScopeRecord, limit: datetime) -> bool:
-    is_shown = scope.state in (ResourceState.SYNCED, ResourceState.DEGRADED)
-    return is_shown and _parse(scope.reported_at) < limit
+    return _is_shown(scope) and _parse(scope.reported_at) < limit
+
+
+def _is_shown(scope: ScopeRecord) -> bool:
+    return scope.state in (ResourceState.SYNCED, ResourceState.DEGRADED)
 
 
 def update_cluster(heartbeat: Heartbeat, record: ClusterRecord) -> ClusterRecord:

@@ -33,11 +33,11 @@ from fleetbus_proto.events import AuditPage, EpochEnd, Heartbeat, ResourceStatus
 from fleetbus_proto.resources import Resource
 from fleetbus_reconciler.fleet_status.cluster_records import (
     Scope,
-    has_silent_scope,
     is_locked_out,
     is_outdated,
     mark_stale,
     member_record,
+    oldest_report,
     suspend,
     suspend_cluster,
     update_cluster,
@@ -77,6 +77,8 @@ class FleetState:
         self._degraded: dict[str, dict[Scope, str]] = {}
         # Clusters whose lists went with the store, until they are requested again.
         self._lost: set[str] = set()
+        # Since when every shown scope of a cluster had been reported when they were last read.
+        self._reported_since: dict[str, datetime] = {}
 
     # --- members ------------------------------------------------------------------------------
 
@@ -118,6 +120,7 @@ class FleetState:
     def _forget(self, cluster: str) -> None:
         self._lost.discard(cluster)
         self._degraded.pop(cluster, None)
+        self._reported_since.pop(cluster, None)
         self._resyncs.forget_cluster(cluster)
 
     def _is_suspended(self, cluster: str) -> bool:
@@ -306,15 +309,20 @@ class FleetState:
 
     async def mark_stale(self, after: timedelta) -> None:
         """Mark as stale what no heartbeat reports any more; the next one undoes it (rule P17)."""
-        limit = datetime.now(UTC) - after
+        now = datetime.now(UTC)
+        limit = now - after
         reason = f"no heartbeat has reported it for {after.total_seconds():.0f} s"
 
         def change(records: Records) -> Records:
             return records._replace(resources=mark_stale(records.resources, limit, reason))
 
         async def update(cluster: ClusterRecord) -> None:
+            if self._reported_since.get(cluster.name, limit) > limit:
+                return  # reports only become younger: nothing can be silent for so long yet
             resources = await self._reader.resources(cluster.name)
-            if any(has_silent_scope(record, limit) for record in resources):
+            oldest = min(filter(None, map(oldest_report, resources)), default=now)
+            self._reported_since[cluster.name] = min(oldest, now)
+            if oldest < limit:
                 await self._writer.update_records(cluster.name, change)
 
         await for_each((await self._reader.available_clusters()).records, update)
