@@ -60,6 +60,7 @@ class Auditor:
         self._woken = woken
         self._schedules: dict[tuple[str, str], AuditSchedule] = {}
         self._request = ""
+        self._request_read_at = float("-inf")
         self._log = log.bind(cluster=context.settings.cluster)
         self._backoff = ApiBackoff(context.settings.backoff)
 
@@ -70,7 +71,9 @@ class Auditor:
             ClusterReplaced, HistoryBroken: everything must start over.
         """
         while True:
-            self._woken.clear()
+            if self._woken.is_set():
+                self._woken.clear()
+                self._request_read_at = float("-inf")
             try:
                 schedule = await self._next()
             except BusError as e:
@@ -84,14 +87,20 @@ class Auditor:
                 await self._attempt(schedule)
 
     async def _wait(self, seconds: float) -> None:
-        poll = min(_POLL, self._context.settings.audit_shortest or _POLL)
         with suppress(TimeoutError):
-            async with asyncio.timeout(min(seconds, poll.total_seconds())):
+            async with asyncio.timeout(min(seconds, self._poll)):
                 await self._woken.wait()
+
+    @property
+    def _poll(self) -> float:
+        return min(_POLL, self._context.settings.audit_shortest or _POLL).total_seconds()
 
     async def _next(self) -> AuditSchedule | None:
         context = self._context
-        self._request = await read_audit_request(context.kv, context.settings.cluster)
+        now = asyncio.get_running_loop().time()
+        if now - self._request_read_at >= self._poll:  # not for each audit: most clusters have many
+            self._request = await read_audit_request(context.kv, context.settings.cluster)
+            self._request_read_at = now
         running = {(w.target.resource.key, w.scope): w for w in self._watchers()}
         for key in self._schedules.keys() - running.keys():
             del self._schedules[key]

@@ -87,6 +87,7 @@ class AuditSchedule:
         self._key = kv_audit(settings.cluster, resource.group, resource.plural, watcher.scope)
         self._record, self._revision = _NEVER, 0
         self._backoff = ApiBackoff(settings.backoff)
+        self._request = ""
         # The id of our own unfinished audit; it may have failed and be retried.
         self._claimed = 0
         self.watcher = watcher
@@ -104,8 +105,12 @@ class AuditSchedule:
         self.due = _now() + self._pause(request)
 
     def set_request(self, request: str) -> None:
-        """Begin now if this request is not fulfilled yet."""
-        if request != self._record.request and not self._claimed:
+        """Begin now if this request is new, and not fulfilled yet.
+
+        One that is not new has been tried, and waits until the resource is listed.
+        """
+        is_new, self._request = request != self._request, request
+        if is_new and request != self._record.request and not self._claimed:
             self.due = min(self.due, _now())
 
     async def claim(self, request: str) -> int:
@@ -149,9 +154,13 @@ class AuditSchedule:
         """
         self._backoff = ApiBackoff(self._settings.backoff)
         self.sizes.listed()
-        await self._write(msgspec.structs.replace(self._record, complete=True, objects=objects))
+        done = msgspec.structs.replace(self._record, complete=True, objects=objects)
+        is_written = await self._write(done)
         self._claimed = 0
-        await self.read(request)
+        if is_written:
+            self.due = _now() + self._pause(request)
+        else:
+            await self.read(request)
 
     def fail(self, error: FleetbusError) -> timedelta:
         """Schedule a retry of an abandoned audit; returns the pause before it."""
@@ -180,7 +189,7 @@ class AuditSchedule:
         seconds = self._interval.total_seconds()
         if not record.id:
             return seconds * random.random()  # noqa: S311 -- spreads load
-        pause = seconds * random.uniform(0.5, 1) - passed  # noqa: S311 -- spreads load
+        pause = seconds * random.uniform(0.8, 1) - passed  # noqa: S311 -- spreads load
         if not record.complete:
             pause = min(pause, until_taken_over)
         return max(pause, 0)
