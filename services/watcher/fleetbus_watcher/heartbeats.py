@@ -40,7 +40,9 @@ class Heartbeats:
         self._context = context
         self._settings = context.settings
         self._publisher = publisher = context.publisher
-        self._flow = publisher.flow
+        # At the last heartbeat: how many events were published, and whether some were not stored.
+        self._published = publisher.published
+        self._were_storing = False
         self._recorded: dict[tuple[str, str], Checkpoint] = {}
         # The types of the last heartbeat that had them, and when it was sent.
         self._types: list[ServedType] | None = None
@@ -60,7 +62,8 @@ class Heartbeats:
         """
         watcher = self._watcher
         self._context.changed.clear()
-        self._flow = self._publisher.flow
+        self._published = self._publisher.published
+        self._were_storing = watcher.resources.are_storing
         # Taken before the heartbeat is sent: it covers what was stored by then.
         marks = watcher.checkpoints()
         connection = watcher.connection
@@ -138,7 +141,9 @@ class Heartbeats:
                 await asyncio.sleep(self._context.timing.heartbeat_settles.total_seconds())
                 return
             # Acknowledgements count too: one that came after the marks were taken has moved them.
-            if self._flow != self._publisher.flow or loop.time() >= idle_ends:
+            # Only our own: the clusters of a pool share a window, in which there is always some.
+            is_flowing = self._were_storing or self._published != self._publisher.published
+            if is_flowing or loop.time() >= idle_ends:
                 return
 
     async def _is_changed(self, within_seconds: float) -> bool:

@@ -90,14 +90,6 @@ class Publisher:
         await gathering.publish(Outgoing(prepared.subject, prepared.body, prepared.headers, settle))
 
     @property
-    def flow(self) -> tuple[int, int]:
-        """Number of events handed over so far, and of messages in flight.
-
-        Equal at two moments: nothing was published or acknowledged between them.
-        """
-        return (self.published, self._window.in_flight)
-
-    @property
     def max_body(self) -> int:
         """Size limit of a body, without headers."""
         return min(self._bus.max_payload, codec.MAX_BODY_BYTES) - _HEADERS_AT_MOST

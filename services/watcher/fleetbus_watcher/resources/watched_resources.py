@@ -73,6 +73,11 @@ class WatchedResources:
         progresses = self._progresses()
         return bool(progresses) and all(progress.is_followed for progress in progresses)
 
+    @property
+    def are_storing(self) -> bool:
+        """Whether an event is published but not acknowledged yet."""
+        return any(progress.lag > 0 for progress in self._progresses())
+
     def checkpoints(self) -> list[tuple[Resource, str, Checkpoint]]:
         """Return the checkpoints that may be written now: resource, scope and checkpoint."""
         pairs = ((each, each.checkpoint()) for each in self.watchers())
