@@ -9,6 +9,7 @@ _follow_types  what discovery offers, again and again; one task per resource
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -408,14 +409,20 @@ class ClusterWatcher:
     # --- what is requested --------------------------------------------------------------------
 
     async def _follow_resync_requests(self) -> NoReturn:
-        interval = self._context.timing.resync_requests.total_seconds()
+        timing = self._context.timing
+        interval = timing.resync_requests.total_seconds()
+        pause = min(timing.specs, timing.resync_requests).total_seconds()
+        due = time.monotonic() + interval
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(interval):
+                async with asyncio.timeout(pause):
                     await self._resync_requested.wait()
+            is_woken = self._resync_requested.is_set()
             self._resync_requested.clear()
             await self._read_spec()
-            await self._read_resync_requests()
+            if is_woken or time.monotonic() >= due:
+                await self._read_resync_requests()
+                due = time.monotonic() + interval
 
     async def _read_spec(self) -> None:
         with suppress(BusError):  # it is read again with the next requests

@@ -42,8 +42,11 @@ class WatcherTiming:
 
     heartbeat_settles: timedelta = timedelta(milliseconds=200)
     """Changes of state come in bursts, at start above all; this also prevents a busy loop."""
-    resync_requests: timedelta = timedelta(seconds=60)
-    """Interval at which requests are read, as a wake-up may be lost; the request is kept."""
+    specs: timedelta = timedelta(seconds=60)
+    """Interval at which the watch spec is read, as a wake-up may be lost."""
+    resync_requests: timedelta = timedelta(minutes=5)
+    """The same of requests, of which there may be one for each resource. Each is kept, and the
+    projector wakes us again as long as it lacks the list (rule W20)."""
     stream_lag: timedelta = timedelta(seconds=5)
     """Time that a replica of the stream may lag behind its leader."""
     grant_first_poll: timedelta = timedelta(milliseconds=250)
