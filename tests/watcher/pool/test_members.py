@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from nats.aio.msg import Msg
 from prometheus_client import REGISTRY
 
+from fleetbus.bus.connection import subscribed
 from fleetbus.bus.jetstream import ensure_bucket
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.watchers.spec import WatchSpec, encode_spec
@@ -19,7 +23,7 @@ from fleetbus_emulator.apiserver import Expire, Fail, Hang
 from fleetbus_proto.keys import KV_BUCKET, kv_watch_spec
 from fleetbus_watcher.cluster_watcher import ClusterWatcher
 from fleetbus_watcher.pool.assignment import assign
-from support.eventually import eventually
+from support.eventually import eventually, never
 from support.full import examples
 from support.rigs.pool import LEASE, PoolRig, pool_rig
 from support.servers.health_probes import read_probe
@@ -319,6 +323,53 @@ async def test_w22_suspended_clusters_change_hands_as_fast_as_others(
 
 
 # --- names --------------------------------------------------------------------------------------
+
+
+async def test_w22_a_member_at_rest_reads_the_leases_once_in_the_time_of_a_lease(rig: PoolRig):
+    """There is one for each cluster, and each write of one is announced."""
+    requests: list[bytes] = []
+
+    async def note(message: Msg) -> None:
+        if b"_pool.lease" in message.data:
+            requests.append(message.data)
+
+    rig.start("r-0")
+    await rig.shared("r-0")
+    async with subscribed(rig.bus, f"$JS.API.DIRECT.GET.KV_{KV_BUCKET}", note):
+        # A member reads them at each turn until the last claim is a while ago.
+        await asyncio.sleep(LEASE.total_seconds())
+        requests.clear()
+        await never(lambda: len(requests) > 4, during=3 * LEASE)
+    assert requests
+
+
+async def test_w9_changes_of_one_cluster_do_not_hasten_the_heartbeats_of_another(rig: PoolRig):
+    """All clusters of a member share a window, but not what is in flight there."""
+    beats: Counter[str] = Counter()
+
+    async def note(message: Msg) -> None:
+        beats[message.subject.split(".")[2]] += 1
+
+    rig.start("r-0")
+    await rig.shared("r-0")
+    await eventually(rig.have_checkpoints)
+    async with subscribed(rig.bus, "fleetbus.status.>", note):
+        await eventually(lambda: is_quiet(beats))
+        before = beats["c1"]
+
+        def write() -> bool:
+            rig.write("c0", "busy", str(time.monotonic()))
+            return beats["c1"] > before + 1
+
+        await never(write, during=timedelta(seconds=1.5))
+    assert beats["c0"] > 3
+
+
+async def is_quiet(beats: Counter[str]) -> bool:
+    """Whether no cluster has a reason to send heartbeats for a while."""
+    before = beats.total()
+    await asyncio.sleep(0.5)  # five times the pause of busy heartbeats
+    return beats.total() == before
 
 
 async def test_w25_members_with_one_name_become_two_members(rig: PoolRig):

@@ -107,6 +107,8 @@ class PoolMember:
         # Whether the work for our clusters has begun: joined, but for the next turn, is not ready.
         self._has_joined = False
         self._read_at: float | None = None
+        # When all leases were read, and when there was last a sign that one was written.
+        self._leases_read_at = self._lease_noted_at = float("-inf")
         self._is_reachable = True
         self._woken = asyncio.Event()
         self._assigned_for: tuple[list[str], list[str]] = ([], [])
@@ -138,7 +140,7 @@ class PoolMember:
             beat: called at each turn, for a liveness check.
         """
         self._clusters.on_change(self._woken.set)
-        self._bus.on_reconnect(self._woken.set)
+        self._bus.on_reconnect(self._note_lease)
         try:
             await self._wait_for_clusters(beat)
             async with (
@@ -204,23 +206,33 @@ class PoolMember:
     async def _pause(self) -> None:
         """Wait until something wakes us, a member that we succeed may stop, or it is time."""
         loop = asyncio.get_running_loop()
+        shortest = min(_SHORTEST_TURN.total_seconds(), self._interval)
         ends_at = loop.time() + self._interval
-        is_over = False
-        while not is_over:
-            await asyncio.sleep(min(_SHORTEST_TURN.total_seconds(), self._interval))
-            is_over = self._woken.is_set() or self._can_succeed() or loop.time() >= ends_at
+        await asyncio.sleep(shortest)
+        while (remaining := ends_at - loop.time()) > 0:
+            succeeding = self._succeeding()
+            if self._woken.is_set() or any(self._may_succeed(*each) for each in succeeding):
+                return
+            with suppress(TimeoutError):  # nothing wakes us when our work gets under way
+                async with asyncio.timeout(shortest if succeeding else remaining):
+                    await self._woken.wait()
 
-    def _can_succeed(self) -> bool:
-        return any(
-            self._may_succeed(name, runner)
+    def _succeeding(self) -> list[tuple[str, ClusterRunner]]:
+        """Return the clusters that we work on beside their holder, to succeed it."""
+        return [
+            (name, runner)
             for name, runner in self._runners.items()
             if (lease := self._leases.get(name)) is not None and self._is_others(lease)
-        )
+        ]
 
     # --- writes of other members --------------------------------------------------------------
 
     def _on_lease(self, _key: str, value: bytes) -> None:
         del value
+        self._note_lease()
+
+    def _note_lease(self) -> None:
+        self._lease_noted_at = asyncio.get_running_loop().time()
         self._woken.set()
 
     def _on_member(self, key: str, value: bytes) -> None:
@@ -237,7 +249,10 @@ class PoolMember:
     async def _read(self) -> None:
         self._woken.clear()
         members = await self._store.members()
-        before, self._leases = self._leases, await self._store.leases()
+        before = self._leases
+        if self._are_leases_due():
+            self._leases_read_at = asyncio.get_running_loop().time()
+            self._leases = await self._store.leases()
         now = asyncio.get_running_loop().time()
         passed = 0.0 if self._read_at is None else now - self._read_at
         if passed > self._lease:
@@ -248,6 +263,16 @@ class PoolMember:
         self._note_lost(before, now)
         self._give_way(members.get(self._me))
         metrics.pool_members.set(len(self._active()))
+
+    def _are_leases_due(self) -> bool:
+        """Whether to read all leases: not at each turn, as there is one for each cluster.
+
+        Every write is announced. It is announced when it is sent, and the bucket has it a moment
+        later, so they are read for two turns; and now and then, as an announcement may be lost.
+        """
+        now = asyncio.get_running_loop().time()
+        was_noted = now - self._lease_noted_at <= 2 * self._interval
+        return was_noted or now - self._leases_read_at >= self._lease
 
     def _count_unclaimed(self, passed: float) -> None:
         before = self._unclaimed
@@ -365,7 +390,7 @@ class PoolMember:
         before = self._leases.get(name)
         taken = await self._store.take(name, self._me, before)
         if taken is None:
-            self._woken.set()  # another member was first: read again
+            self._note_lease()  # another member was first: read again
             return
         self._leases[name] = taken
         self._unclaimed.pop(name, None)
