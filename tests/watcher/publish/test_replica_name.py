@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import pytest
 from prometheus_client import REGISTRY
 
+from fleetbus.bus.connection import Bus, connected
+from fleetbus.bus.jetstream import ensure_stream
+from fleetbus.bus.window import open_window
+from fleetbus.process.clock import utc_now
 from fleetbus_emulator.apiserver import Expire
+from fleetbus_proto.events import Heartbeat, Incarnation
+from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import status_subject
+from fleetbus_watcher.publish.checkpoint import HeartbeatAt
+from fleetbus_watcher.publish.loss_detector import LossDetector
+from fleetbus_watcher.publish.publisher import Publisher
 from fleetbus_watcher.publish.replica_name import ReplicaName, renamed
 from support.eventually import eventually
 from support.processes.watcher import process
@@ -60,6 +73,63 @@ async def test_w25_two_watchers_with_one_name_lose_nothing_and_get_two_names(rig
     assert losses() == before
     assert len(await numbers(rig) - {0}) == 1
     assert "host" in await names(rig)
+
+
+class Named:
+    """One of several processes with a name: it publishes heartbeats and verifies them."""
+
+    def __init__(self, bus: Bus, publisher: Publisher) -> None:
+        self.bus = bus
+        self._name = ReplicaName("host", "alpha")
+        self.detector = LossDetector(
+            bus=bus, publisher=publisher, cluster="alpha", replica=self._name
+        )
+
+    async def publish(self) -> HeartbeatAt:
+        beat = Heartbeat(
+            cluster="alpha",
+            replica="host",
+            boot=self._name.boot,
+            incarnation=Incarnation(1, "u"),
+            connected=True,
+            resources=[],
+            observed_at=utc_now(),
+        )
+        at = await self.detector.publish(beat)
+        assert at is not None
+        return at
+
+
+@asynccontextmanager
+async def named(nats_url: str) -> AsyncGenerator[Named]:
+    async with connected(nats_url, name="test") as bus, open_window(bus) as window:
+        await ensure_stream(bus)
+        yield Named(bus, Publisher(bus=bus, window=window))
+
+
+async def test_w25_a_heartbeat_that_is_adopted_while_it_is_verified_is_not_lost(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    async with named(nats_url) as ours, named(nats_url) as other:
+        await ours.publish()
+        theirs = await other.publish()
+        reads, may_read = asyncio.Event(), asyncio.Event()
+        request = ours.bus.request
+
+        async def hold_first_read(subject: str, *args: Any, **options: Any) -> Any:
+            if ".DIRECT.GET." in subject and not reads.is_set():
+                reads.set()
+                await may_read.wait()
+            return await request(subject, *args, **options)
+
+        monkeypatch.setattr(ours.bus, "request", hold_first_read)
+        checking = asyncio.create_task(
+            ours.detector.check(theirs, parse_resource("v1/configmaps"), "all")
+        )
+        await reads.wait()
+        await ours.publish()
+        may_read.set()
+        assert await checking
 
 
 async def test_w25_three_watchers_with_one_name_get_three(rig: Rig):

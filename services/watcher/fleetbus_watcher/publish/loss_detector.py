@@ -148,13 +148,8 @@ class LossDetector:
             EventsLost: neither it nor a newer one of the same replica is stored.
             BusError: it could not be read.
         """
-        if at.subject == self._subject:
-            await self._previous()
-            if at.seq <= self._base or at.seq in self._published:
-                return True
-        elif at.seq in self._published:  # before our name was replaced
-            return True
-        return await self._is_verified(at, resource, scope)
+        await self._previous()
+        return self._is_known(at) or await self._is_verified(at, resource, scope)
 
     async def latest(self, replica: str) -> int:
         """Return the sequence of the last heartbeat of a replica; 0 if there is none.
@@ -220,12 +215,19 @@ class LossDetector:
 
     # --- those of other replicas --------------------------------------------------------------
 
+    def _is_known(self, at: HeartbeatAt) -> bool:
+        """Whether we sent it, perhaps under our former name, or have adopted it or one after it."""
+        is_adopted = at.subject == self._subject and at.seq <= self._base
+        return is_adopted or at.seq in self._published
+
     async def _is_verified(self, at: HeartbeatAt, resource: Resource, scope: str) -> bool:
         if at.seq <= self._verified.get(at.subject, 0):
             return True
         deadline = asyncio.get_running_loop().time() + self._timing.peer_verifies.total_seconds()
         while True:
             stored = await self._find(at.subject)
+            if self._is_known(at):  # by now: we have adopted it, and published another after it
+                return True
             if stored is None or stored.seq < at.seq or self._is_mine(stored):
                 raise EventsLost(f"heartbeat {at.seq} on {at.subject} is gone")
             if stored.seq == at.seq or _has_verified(stored.heartbeat, resource, scope):
