@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
 from fleetbus.kube.field_paths import FieldPath, Special
@@ -72,6 +73,16 @@ def test_a_column_takes_little_where_values_repeat():
 )
 def test_a_field_is_read_without_the_rest_of_the_object(body: bytes, path: str, value: Any):
     assert field_reader(FieldPath.parse(path))(body) == value
+
+
+def test_a_field_alone_is_what_the_whole_object_has_there():
+    values = ('"text"', "null", "1", "1.5", "true", "[]", "{}", '{"b":null}', '{"b":{"c":2}}')
+    for value in (*values, '{"b":"x","c":1}', '[{"b":1},"x",null]', '{"b":[{"c":3},{}]}'):
+        for body in (f'{{"a":{value}}}'.encode(), f'{{"z":1,"a":{value},"b":{value}}}'.encode()):
+            for text in ("a", "b", "a.b", "a.b.c", "a.b.c.d", "a[0]", "z", "z.y"):
+                path = FieldPath.parse(text)
+                expected = path.read(msgspec.json.decode(body))
+                assert field_reader(path)(body) == expected, (body, text)
 
 
 @each_row("body", [b"", b"{", b'{"a":1e999}', b'{"a":"\xff"}'])

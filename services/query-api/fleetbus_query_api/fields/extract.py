@@ -35,17 +35,17 @@ def field_reader(path: FieldPath) -> Read:
     except ValueError:  # a name that no Struct can have, like `a"b`: slower, and always right
         return lambda body: _read_tree(path, body)
 
+    find = _find_plain if all(isinstance(step, str) for step in path.steps) else _find
+
     def read(body: bytes) -> Value:
         if not body:
             raise UnreadableBody
         try:
-            values = _walk([decoder.decode(body)], path.steps)
+            return find(decoder.decode(body), path)
         except msgspec.ValidationError:  # another type on the way: slower, and always right
             return _read_tree(path, body)
         except BROKEN as e:
             raise UnreadableBody from e
-        scalars = tuple(map(one_of, values))
-        return scalars if path.is_many else (scalars[0] if scalars else None)
 
     return read
 
@@ -69,6 +69,20 @@ def _type_of(steps: Sequence[Step]) -> Any:
             field_type = list[field_type]
         field_type |= None
     return field_type
+
+
+def _find_plain(here: Any, path: FieldPath) -> Value:
+    """Find a value below names alone: a body is read for each object of the fleet."""
+    for _ in path.steps:
+        if here is None:
+            return None
+        here = here.below
+    return one_of(here)
+
+
+def _find(tree: Any, path: FieldPath) -> Value:
+    scalars = tuple(map(one_of, _walk([tree], path.steps)))
+    return scalars if path.is_many else (scalars[0] if scalars else None)
 
 
 def _walk(here: list[Any], steps: Sequence[Step]) -> list[Any]:

@@ -59,8 +59,10 @@ def restarts(pod: Tree) -> str:
     else:
         states = _until_failed(pod)
     total = sum(number(state, "restartCount") for state in states)
-    ends = [parse_time(look(s, "lastState", "terminated", "finishedAt") or "") for s in states]
-    times = [end for end in ends if end is not None]
+    ends = (
+        [look(state, "lastState", "terminated", "finishedAt") for state in states] if total else ()
+    )
+    times = [time for end in ends if end and (time := parse_time(end)) is not None]
     return f"{total} ({since(max(times).isoformat())} ago)" if total and times else str(total)
 
 
