@@ -1,8 +1,9 @@
 """Discovery: the resources that an API server serves, with kinds and short names.
 
 All of them are two documents, of the core group and of all others (aggregated discovery, Kubernetes
-1.26 and later); read again with their entity tags they are two empty responses while no type has
-changed. An older server answers with its list of groups, and each group version is a request.
+1.26 and later); read again with their entity tags they are one empty response while no type has
+changed, as the core group then needs no request of its own. An older server answers with its list
+of groups, and each group version is a request.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, TypeAlias
 
@@ -39,6 +40,9 @@ from fleetbus_proto.resources import (
 
 REFRESH: Final = timedelta(seconds=3)
 """An unknown kind may just have been installed, but discovery is not repeated more often."""
+_CORE_AGAIN: Final = 300.0
+"""Seconds. Only another version of the server has other types in the core group, and then other
+groups have changed as well; this is for one where they have not."""
 _PATIENCE: Final = timedelta(seconds=5)
 """For one group version: an aggregated API that hangs must not delay all others."""
 _AT_ONCE: Final = 8
@@ -63,6 +67,7 @@ class _Aggregated:
 
     etag: str
     versions: Sequence[_VersionRead]
+    read_at: float
 
 
 class Discovery:
@@ -268,10 +273,19 @@ class Discovery:
         others = await self._read_aggregated("/apis", answer)
         if others is None:
             return await self._read_each(versions_of(parse_object(answer.body)))
-        core = await self._read_aggregated("/api", await self._ask("/api"))
+        core = self._core_beside(answer)
+        if core is None:
+            core = await self._read_aggregated("/api", await self._ask("/api"))
         if core is None:  # one of several API servers is older than the others
             return await self._read_each([where for where, _ in others])
         return [*core, *others]
+
+    def _core_beside(self, others: Answer) -> Sequence[_VersionRead] | None:
+        """The core group as it was read, while nothing suggests another version of the server."""
+        core = self._aggregated.get("/api")
+        if core is None or not others.is_unchanged:
+            return None
+        return core.versions if time.monotonic() - core.read_at < _CORE_AGAIN else None
 
     async def _ask(self, path: str) -> Answer:
         last = self._aggregated.get(path)
@@ -282,7 +296,9 @@ class Discovery:
     async def _read_aggregated(self, path: str, answer: Answer) -> Sequence[_VersionRead] | None:
         """The versions of an aggregated document; None if the server has answered another."""
         if answer.is_unchanged:
-            return self._aggregated[path].versions
+            last = self._aggregated[path]
+            self._aggregated[path] = replace(last, read_at=time.monotonic())
+            return last.versions
         if "APIGroupDiscoveryList" not in answer.media_type:
             return None
         versions: list[_VersionRead] = []
@@ -293,7 +309,7 @@ class Discovery:
             else:
                 versions.append((where, self._bounded(where, resources)))
             await asyncio.sleep(0)  # let others run: a pool shares the process
-        self._aggregated[path] = _Aggregated(answer.etag, versions)
+        self._aggregated[path] = _Aggregated(answer.etag, versions, time.monotonic())
         return versions
 
     async def _read_each(self, versions: Sequence[GroupVersion]) -> Sequence[_VersionRead]:

@@ -289,15 +289,14 @@ async def test_what_has_not_changed_is_not_sent_again():
         before = await client.discovery.refresh()
         cluster.requests.clear()
         assert await client.discovery.refresh() == before
-        assert [(request.path, request.status) for request in cluster.requests] == [
-            ("/apis", 304),
-            ("/api", 304),
-        ]
+        assert [(request.path, request.status) for request in cluster.requests] == [("/apis", 304)]
         cluster.delete(
             "apiextensions.k8s.io/v1/customresourcedefinitions", "", "widgets.example.com"
         )
         after = await client.discovery.refresh()
         assert {api.kind for api in before} - {api.kind for api in after} == {"Widget"}
+        asked = [(request.path, request.status) for request in cluster.requests]
+        assert asked[-2:] == [("/apis", 200), ("/api", 304)], "it may be another version"
 
 
 async def test_w8_a_group_whose_server_is_down_fails_alone_and_comes_back():
