@@ -33,6 +33,8 @@ KV_WATCH: Final = "_hub.*.watch"
 """Below it are the watch specs of all clusters, for the projector to read."""
 KV_RESYNC: Final = "_hub.*.resync"
 """Prefix of the resync requests of all clusters (rule W20)."""
+KV_CONTROLLERS: Final = "_controllers"
+"""Below it are the registrations of controllers."""
 KV_POOL_MEMBERS: Final = "_pool.member"
 """Prefix of the records of the members of the watcher pool (rule W22)."""
 KV_POOL_LEASES: Final = "_pool.lease"
@@ -380,9 +382,9 @@ def kv_types(cluster: str) -> str:
     return f"{cluster}.types"
 
 
-def kv_controller(controller: str) -> str:
-    """A controller's watch set and the durable it is bound to (rule B12)."""
-    return f"_controllers.{controller}"
+def kv_reader(controller: str, group: str) -> str:
+    """A controller in one reader group: who else is in it, and the durable of all (rule B12)."""
+    return f"{KV_CONTROLLERS}.{controller}.{group}"
 
 
 def kv_pool_member(member: str) -> str:

@@ -50,9 +50,11 @@ class Sizes:
     objects: int = 5_000
     workers: int = 2
     warm_up: float = 5
+    further: int = 5
+    """Controllers beside the one that is measured."""
 
 
-TINY = Sizes(seconds=1, slow=20, medium=50, fast=100, objects=100, workers=1, warm_up=1)
+TINY = Sizes(seconds=1, slow=20, medium=50, fast=100, objects=100, workers=1, warm_up=1, further=1)
 
 
 def rates(sizes: Sizes) -> Iterator[int]:
@@ -122,6 +124,41 @@ async def through_fleetbus(
         await asyncio.sleep(1)
     latencies, counts = read_latencies(running.notes), read_counts(running.notes)
     return [describe(window, latencies, counts) for window in windows]
+
+
+async def calm(running: Pipeline) -> None:
+    """Wait until the first runs of all objects are over."""
+    while True:
+        before = running.cpu()
+        await asyncio.sleep(2)
+        spent = {name: used - before[name] for name, used in running.cpu().items()}
+        if max(spent.values()) < 0.4:
+            return
+
+
+async def with_further_controllers(
+    cluster: Cluster, folder: Path, kubeconfig: Path, sizes: Sizes
+) -> dict[str, float]:
+    """CPU per change of one more controller in the process, by what it does with the changes."""
+    spent: dict[str, float] = {}
+    for kind in ("", "elsewhere", "refuses", "runs"):
+        place = folder / f"further-{kind}"
+        place.mkdir()
+        number = str(sizes.further)
+        async with pipeline(
+            cluster, place, kubeconfig, workers=1, BENCH_FURTHER=kind, BENCH_FURTHER_NUMBER=number
+        ) as running:
+            await calm(running)
+            before = running.cpu()
+            seconds, rate = sizes.seconds, sizes.medium
+            changes = await load(cluster, rate=rate, objects=sizes.objects, seconds=seconds)
+            await calm(running)  # a machine that is busy with others is late
+            used = {name: cpu - before[name] for name, cpu in running.cpu().items()}
+        ours = sum(cpu for name, cpu in used.items() if name != "apiserver")
+        spent[kind] = ours / changes * 1e3
+    return {
+        kind: round((each - spent[""]) / sizes.further, 3) for kind, each in spent.items() if kind
+    } | {"first": round(spent[""], 3)}
 
 
 def read_counts(notes: Path) -> list[list[tuple[float, int, int, int]]]:
@@ -208,6 +245,9 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
                     cluster, [str(program), str(kubeconfig)], sizes
                 )
             figures["fleetbus"] = await through_fleetbus(cluster, folder, kubeconfig, sizes)
+            figures["a further controller, CPU ms per change"] = [
+                await with_further_controllers(cluster, folder, kubeconfig, sizes)
+            ]
     return figures
 
 

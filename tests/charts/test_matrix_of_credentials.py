@@ -77,7 +77,7 @@ KV_KEYS: Final = {
     "kv_watch_spec": _PROJECTOR,
     "kv_audit_request": _PROJECTOR,
     "kv_resync": _PROJECTOR,
-    "kv_controller": _PROJECTOR,  # of controllers named eu1 and mars, which there are not
+    "kv_reader": _PROJECTOR,  # of controllers named eu1 and mars, which there are not
     "kv_pool_member": _POOL,
     "kv_pool_lease": _POOL,
 }

@@ -13,7 +13,7 @@ import pytest
 from faults.distributors.mutants import DISTRIBUTOR_MUTATIONS
 from faults.queries.mutants import QUERY_MUTATIONS
 from faults.watchers.mutants import MUTATIONS
-from faults.workers.mutants import WORKER_MUTATIONS
+from faults.workers.mutants import ROLLOUT_MUTATIONS, WORKER_MUTATIONS
 from fleetbus.workqueue import scripts
 
 Attribute = tuple[object, str]
@@ -27,6 +27,7 @@ _PACKAGES = (
 _ALL = (
     MUTATIONS
     | WORKER_MUTATIONS
+    | ROLLOUT_MUTATIONS
     | {name: mutation.apply for name, mutation in DISTRIBUTOR_MUTATIONS.items()}
     | {name: mutation.apply for name, mutation in QUERY_MUTATIONS.items()}
 )

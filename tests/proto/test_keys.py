@@ -142,7 +142,7 @@ def test_w20_a_resync_request_is_found_by_its_key():
 
 
 def test_b8_the_key_of_a_controller_is_no_clusters():
-    assert keys.kv_controller("copier") == "_controllers.copier"
+    assert keys.kv_reader("copier", "0a1b") == "_controllers.copier.0a1b"
 
 
 def test_b8_the_keys_of_the_pool_are_no_clusters_and_lie_below_their_prefixes():

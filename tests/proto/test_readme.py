@@ -114,7 +114,7 @@ def test_the_page_names_every_key_of_the_bucket():
         keys.kv_audit("<cluster>", "<group>", "<resource>", "<scope>"),
         keys.kv_audit_request("<cluster>"),
         keys.kv_types("<cluster>"),
-        keys.kv_controller("<controller>"),
+        keys.kv_reader("<controller>", "<group>"),
         keys.kv_pool_member("<member>"),
         keys.kv_pool_lease("<cluster>"),
     ]

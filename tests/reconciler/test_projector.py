@@ -12,9 +12,10 @@ from structlog.testing import capture_logs
 from fleetbus.bus.durable_names import ARCHIVER
 from fleetbus.bus.durables import ARCHIVER_MAX_ACK_PENDING, consumer_info
 from fleetbus.bus.jetstream import call_jetstream, stream_info
+from fleetbus.bus.reader_groups import ReaderGroup, Selection, register
 from fleetbus.snapshot.records import ResourceState
 from fleetbus_proto import headers
-from fleetbus_proto.keys import KV_BUCKET, kv_controller
+from fleetbus_proto.keys import KV_BUCKET, kv_reader
 from fleetbus_proto.subjects import DISTRIBUTION_STREAM, EVENTS_ALL, STREAM, event_subject
 from fleetbus_reconciler.settings import Subscriber
 from support.eventually import eventually, stays
@@ -306,13 +307,11 @@ async def test_b12_one_controllers_garbage_does_not_keep_the_others_from_their_d
     rig: ProjectorRig,
 ) -> None:
     await rig.started("eu1")
-    pods = "fleetbus.events.*.core.pods.>"
-    good = f'{{"controller": "good", "filters": ["{pods}"]}}'
-    bad = '{"controller": "bad", "filters": ["fleetbus.nowhere.>"]}'
-    await rig.connections.kv.put(kv_controller("aaa"), b"\xff")
-    await rig.connections.kv.put(kv_controller("bad"), bad.encode())
-    await rig.connections.kv.put(kv_controller("good"), good.encode())
-    await eventually(lambda: consumer_info(rig.bus, "good-a"))
+    kv = rig.connections.kv
+    await kv.put(kv_reader("aaa", "0"), b"\xff")
+    await register(kv, ReaderGroup({"bad": Selection(["fleetbus.nowhere.>"])}))
+    await register(kv, ReaderGroup({"good": Selection(["fleetbus.events.*.core.pods.>"])}))
+    await eventually(lambda: consumer_info(rig.bus, "good-1"))
 
 
 async def test_two_projectors_share_the_work_and_one_may_stop(rig: ProjectorRig) -> None:

@@ -15,7 +15,8 @@ from structlog.testing import capture_logs
 from fleetbus.bus.buffer import Delivery
 from fleetbus.bus.consume import PartlyHandled
 from fleetbus.bus.durable_names import PROJECTOR
-from fleetbus.bus.durables import BoundDurable
+from fleetbus.bus.reader_groups import BoundDurable
+from fleetbus.snapshot.offsets.bus_state import BusStates
 from fleetbus.snapshot.offsets.by_shard import ByShard
 from fleetbus.snapshot.offsets.checkpoint import OffsetCheckpoint
 from fleetbus.snapshot.offsets.checkpoint_store import Beside
@@ -247,11 +248,13 @@ async def test_p16_a_controller_stops_once_the_snapshot_has_another_number_of_sh
 
     checkpoint = OffsetCheckpoint(
         bus=rig.bus,
+        states=BusStates(rig.bus),
         redis=rig.redis,
         keys=KEYS,
         beside=Beside.queue("pods"),
         consumer="pods",
-        durable=BoundDurable(STREAM_SUBJECTS, PROJECTOR),
+        durable=BoundDurable(PROJECTOR),
+        filters=STREAM_SUBJECTS,
         handle=handle,
         is_rest_settled=SnapshotSettled(rig.redis, KEYS).check,
     )

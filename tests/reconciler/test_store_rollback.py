@@ -15,8 +15,10 @@ import pytest
 from fleetbus.bus.buffer import Delivery
 from fleetbus.bus.consume import Consumer
 from fleetbus.bus.durable_names import PROJECTOR
-from fleetbus.bus.durables import BoundDurable, ensure_consumer
+from fleetbus.bus.durables import ensure_consumer
 from fleetbus.bus.jetstream import ensure_stream
+from fleetbus.bus.reader_groups import BoundDurable
+from fleetbus.snapshot.offsets.bus_state import BusStates
 from fleetbus.snapshot.offsets.checkpoint import Loss, OffsetCheckpoint
 from fleetbus.snapshot.offsets.checkpoint_store import Beside, CheckpointStore, Offset
 from fleetbus.snapshot.records import ResourceState
@@ -241,11 +243,13 @@ class Handled:
     def checkpoint(self) -> OffsetCheckpoint:
         return OffsetCheckpoint(
             bus=self.rig.bus,
+            states=BusStates(self.rig.bus),
             redis=self.rig.redis,
             keys=KEYS,
             beside=Beside.shard_of_snapshot(KEYS, 0, PROJECTOR),
             consumer=PROJECTOR,
-            durable=BoundDurable(STREAM_SUBJECTS, PROJECTOR),
+            durable=BoundDurable(PROJECTOR),
+            filters=STREAM_SUBJECTS,
             handle=self.handle,
             on_loss=self.note,
         )

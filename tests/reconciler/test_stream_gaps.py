@@ -16,11 +16,8 @@ from fleetbus.bus.connection import NoAnswer
 from fleetbus.bus.consume import Consumer
 from fleetbus.bus.durable_names import PROJECTOR
 from fleetbus.bus.durables import (
-    BoundDurable,
-    apply_registration,
     consumer_info,
     ensure_consumer,
-    register,
 )
 from fleetbus.bus.jetstream import (
     StreamLimits,
@@ -29,17 +26,20 @@ from fleetbus.bus.jetstream import (
     ensure_stream,
     stream_info,
 )
+from fleetbus.bus.reader_groups import BoundDurable, ReaderGroup, Selection, register
+from fleetbus.snapshot.offsets.bus_state import BusStates
 from fleetbus.snapshot.offsets.checkpoint import Loss, OffsetCheckpoint
 from fleetbus.snapshot.offsets.checkpoint_store import Beside
 from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS, events_filter
 from fleetbus_reconciler.projector.loss_recovery import update_stream_metrics
+from fleetbus_reconciler.projector.reader_groups import ReaderGroups
 from support.eventually import eventually
 from support.rigs.projector import ProjectorRig, heartbeat
 from support.stores.snapshot import Source
 
 SOURCE = Source()
-QUIET = "quiet-a"
+QUIET = "quiet-1"
 FULL = 1024**2
 """The smallest stream that the settings allow, in bytes."""
 LARGE = b'"' + b"x" * (FULL // 3) + b'"'
@@ -57,17 +57,18 @@ class Looking:
     def restart(self) -> None:
         self.watch = self._checkpoint(
             PROJECTOR,
-            BoundDurable(STREAM_SUBJECTS, PROJECTOR),
+            BoundDurable(PROJECTOR),
             on_loss=self._note,
-            on_stream_state=update_stream_metrics,
         )
-        self.quiet = self._checkpoint("quiet", BoundDurable((), QUIET))
+        self.quiet = self._checkpoint("quiet", BoundDurable(QUIET))
 
     def _checkpoint(self, consumer: str, durable: BoundDurable, **options: Any) -> OffsetCheckpoint:
         async def handle(_deliveries: Sequence[Delivery]) -> None: ...
 
         return OffsetCheckpoint(
             bus=self.rig.bus,
+            states=BusStates(self.rig.bus, on_stream_state=update_stream_metrics),
+            filters=STREAM_SUBJECTS,
             redis=self.rig.redis,
             keys=SnapshotKeys(),
             beside=Beside.shard_of_snapshot(SnapshotKeys(), 0, consumer),
@@ -137,8 +138,13 @@ async def handle_all(rig: ProjectorRig) -> None:
 
 async def add_quiet(rig: ProjectorRig) -> None:
     """A controller of services, of which there never are any."""
-    await register(rig.connections.kv, "quiet", [events_filter(group="core", resource="services")])
-    await apply_registration(rig.bus, rig.connections.kv, "quiet")
+    services = Selection([events_filter(group="core", resource="services")])
+    await register(rig.connections.kv, ReaderGroup({"quiet": services}))
+    await serve(rig)
+
+
+async def serve(rig: ProjectorRig) -> None:
+    await ReaderGroups(rig.bus, rig.connections.kv).serve()
 
 
 async def first_sequence(rig: ProjectorRig) -> int:
@@ -239,7 +245,7 @@ async def test_b17_another_stream_is_no_gap_and_a_break_for_every_consumer(
     await call_jetstream(rig.bus, f"STREAM.DELETE.{STREAM}")
     await ensure_stream(rig.bus, StreamLimits(max_bytes=FULL))
     await ensure_consumer(rig.bus, PROJECTOR, list(STREAM_SUBJECTS))
-    await apply_registration(rig.bus, rig.connections.kv, "quiet")
+    await serve(rig)
     await rig.publish(SOURCE.added("a", 1))
     assert await looking.check() == 0
     assert await looking.breaks(PROJECTOR) == await looking.breaks(QUIET) == 1

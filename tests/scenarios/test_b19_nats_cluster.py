@@ -40,7 +40,7 @@ ROLES: dict[str, Callable[[Bus], Awaitable[str]]] = {
     "stream": lambda bus: stream_leader(bus, STREAM),
     "bucket": lambda bus: stream_leader(bus, f"KV_{KV_BUCKET}"),
     "projector": lambda bus: consumer_leader(bus, PROJECTOR),
-    "controller": lambda bus: consumer_leader(bus, "pods-a"),
+    "controller": lambda bus: consumer_leader(bus, "pods-1"),
 }
 
 pytestmark = [

@@ -61,10 +61,10 @@
 {{- include "fleetbus.checkSizes" . -}}
 {{- include "fleetbus.checkArchiver" .Values.archiver -}}
 {{- $taken := dict "projector" true "projector-replay" true "archiver" true -}}
-{{- range $v.reconcilers -}}{{- range $name := .controllers -}}{{- range $end := list "-a" "-b" "-replay" -}}
+{{- range $v.reconcilers -}}{{- range $name := .controllers -}}{{- range $end := include "fleetbus.durableEnds" $ | fromJsonArray -}}
 {{- $_ := set $taken (printf "%s%s" $name $end) true -}}
 {{- end -}}{{- end -}}{{- end -}}
-{{- range $name := list "distributor" "distributor-targets" -}}{{- range $end := list "-a" "-b" "-replay" -}}
+{{- range $name := list "distributor" "distributor-targets" -}}{{- range $end := include "fleetbus.durableEnds" $ | fromJsonArray -}}
 {{- $_ := set $taken (printf "%s%s" $name $end) true -}}
 {{- end -}}{{- end -}}
 {{- range $v.externalSubscribers -}}

@@ -254,20 +254,25 @@ clusters: whether it reads the members' kubeconfigs. */}}
 {{- $found | toJson -}}
 {{- end -}}
 
-{{/* The rights of controllers on the bus: two durables each, one for a replay, their registration (rule S4). */}}
+{{/* The ends of the names of durables that a controller may read. */}}
+{{- define "fleetbus.durableEnds" -}}
+{{- list "-1" "-2" "-3" "-4" "-replay" | toJson -}}
+{{- end -}}
+
+{{/* The rights of controllers on the bus: their durables, one for a replay, their registrations (rule S4). */}}
 {{- define "fleetbus.controllerSubjects" -}}
 - $JS.API.STREAM.INFO.FLEETBUS_EVENTS
 {{- range $name := . }}
-{{- range list (printf "%s-a" $name) (printf "%s-b" $name) (printf "%s-replay" $name) }}
-- $JS.API.CONSUMER.INFO.FLEETBUS_EVENTS.{{ . }}
-- $JS.API.CONSUMER.MSG.NEXT.FLEETBUS_EVENTS.{{ . }}
-- $JS.ACK.FLEETBUS_EVENTS.{{ . }}.>
-- $JS.ACK.*.*.FLEETBUS_EVENTS.{{ . }}.>
+{{- range $end := include "fleetbus.durableEnds" $ | fromJsonArray }}
+- $JS.API.CONSUMER.INFO.FLEETBUS_EVENTS.{{ $name }}{{ $end }}
+- $JS.API.CONSUMER.MSG.NEXT.FLEETBUS_EVENTS.{{ $name }}{{ $end }}
+- $JS.ACK.FLEETBUS_EVENTS.{{ $name }}{{ $end }}.>
+- $JS.ACK.*.*.FLEETBUS_EVENTS.{{ $name }}{{ $end }}.>
 {{- end }}
 - $JS.API.CONSUMER.CREATE.FLEETBUS_EVENTS.{{ $name }}-replay
 - $JS.API.CONSUMER.DELETE.FLEETBUS_EVENTS.{{ $name }}-replay
-- $KV.FLEETBUS_STATE._controllers.{{ $name }}
-- $JS.API.DIRECT.GET.KV_FLEETBUS_STATE.$KV.FLEETBUS_STATE._controllers.{{ $name }}
+- $KV.FLEETBUS_STATE._controllers.{{ $name }}.*
+- $JS.API.DIRECT.GET.KV_FLEETBUS_STATE.$KV.FLEETBUS_STATE._controllers.{{ $name }}.*
 {{- end }}
 {{- end -}}
 

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.durable_names import PROJECTOR
-from fleetbus.bus.durables import consumer_info, durables_of, is_read, registered_controllers
+from fleetbus.bus.durables import consumer_info, is_read
 from fleetbus.bus.jetstream import (
     Misconfigured,
     check_bucket,
@@ -18,6 +18,7 @@ from fleetbus.bus.jetstream import (
     check_stream,
     stream_info,
 )
+from fleetbus.bus.reader_groups import durables_of, registered_controllers
 from fleetbus.process.human_time import render_duration
 from fleetbus_cli.doctor.findings import Finding, as_warning, error, ok, warning
 from fleetbus_proto.keys import KV_BUCKET
@@ -134,12 +135,18 @@ async def _readers(bus: Bus, *, is_dev: bool) -> AsyncIterator[Finding]:
         yield error("projector", f"its durable {PROJECTOR} does not exist", advice)
     else:
         yield await _reader(bus, info, "projector", advice)
+    users: dict[str, list[str]] = {}
     for name in await registered_controllers(bus):
-        advice = f"start a process of {name}, or `fleetbus queue forget {name}` if it is gone"
-        for durable in durables_of(name):
-            if info := await consumer_info(bus, durable):
-                finding = await _reader(bus, info, f"controller {name}", advice)
-                yield as_warning(finding) if is_dev else finding
+        for durable in await durables_of(bus, name):
+            users.setdefault(durable, []).append(name)
+    for durable, names in users.items():
+        if info := await consumer_info(bus, durable):
+            advice = (
+                f"start a process of {' and '.join(names)}, or `fleetbus queue forget` what is gone"
+            )
+            what = "controller" if len(names) == 1 else "controllers"
+            finding = await _reader(bus, info, f"{what} {', '.join(names)}", advice)
+            yield as_warning(finding) if is_dev else finding
 
 
 async def _reader(bus: Bus, info: Mapping[str, Any], about: str, advice: str) -> Finding:

@@ -19,9 +19,8 @@ import orjson
 from redis.exceptions import RedisError
 
 from fleetbus.bus.connection import Bus
-from fleetbus.bus.durables import filters_for, is_running, read_registration
-from fleetbus.bus.jetstream import call_jetstream
-from fleetbus.bus.key_value import KeyValue
+from fleetbus.bus.durables import filters_for
+from fleetbus.bus.reader_groups import filters_of, is_running
 from fleetbus.errors import BusError, ConfigError, MalformedOwner, StoreError
 from fleetbus.intake.last_runs import LastRuns
 from fleetbus.intake.record import StoredRecord, mapped_requests, read_stored
@@ -59,7 +58,7 @@ from fleetbus_cli.target import resolve_target
 from fleetbus_cli.unknown import unknown, unknown_cluster
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.events import Event
-from fleetbus_proto.keys import KV_BUCKET, SnapshotKeys, kv_controller
+from fleetbus_proto.keys import SnapshotKeys
 from fleetbus_proto.resources import Resource, ResourceName, parse_resource_name
 from fleetbus_proto.subjects import check_cluster, events_filter
 
@@ -310,7 +309,7 @@ class _Gatherer:
         Raises:
             UnknownName: that one is not known here.
         """
-        registered: Sequence[str] = await self._registered(self._bus) if self._bus else ()
+        registered = await filters_of(self._bus) if self._bus else {}
         if controller := self._query.controller:
             controllers = {*registered, *await list_controllers(self._redis)}
             if controller not in controllers:
@@ -319,20 +318,7 @@ class _Gatherer:
         if self._bus is None:
             return await list_controllers(self._redis)
         filters = {*filters_for([resource]), *filters_for([None])}
-        names: list[str] = []
-        for name in registered:
-            registration = await read_registration(KeyValue(self._bus), name)
-            if registration is not None and not filters.isdisjoint(registration.filters):
-                names.append(name)
-        return names
-
-    async def _registered(self, bus: Bus) -> Sequence[str]:
-        prefix = f"$KV.{KV_BUCKET}.{kv_controller('')}"
-        info = await call_jetstream(
-            bus, f"STREAM.INFO.KV_{KV_BUCKET}", {"subjects_filter": f"{prefix}*"}
-        )
-        subjects: dict[str, int] = info["state"].get("subjects") or {}
-        return [subject.removeprefix(prefix) for subject in sorted(subjects)]
+        return [name for name in sorted(registered) if not filters.isdisjoint(registered[name])]
 
     async def _is_running(self, controller: str) -> bool | None:
         """Whether a process of a controller runs; None without NATS."""

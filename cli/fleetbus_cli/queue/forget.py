@@ -15,8 +15,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from fleetbus.bus.connection import Bus
-from fleetbus.bus.durables import consumer_info, durables_of, mark_removed
-from fleetbus.bus.key_value import KeyValue
+from fleetbus.bus.reader_groups import durables_of, mark_removed
 from fleetbus.errors import BusError, ConfigError, StoreError
 from fleetbus.process import printer
 from fleetbus.process.access.nats import NatsAccess
@@ -67,7 +66,7 @@ async def forget_controller(
         BusError: as of a bus that does not answer; to be repeated.
         redis.exceptions.RedisError: the store is away; to be repeated.
     """
-    was_registered = await mark_removed(bus, KeyValue(bus), controller)
+    was_registered = await mark_removed(bus, controller)
     has_durables = await _are_left(bus, controller, within) if was_registered else False
     return Forgotten(was_registered, has_durables, await _remove_keys(redis, controller))
 
@@ -75,8 +74,7 @@ async def forget_controller(
 async def _are_left(bus: Bus, controller: str, within: timedelta) -> bool:
     deadline = time.monotonic() + within.total_seconds()
     while time.monotonic() < deadline:
-        infos = [await consumer_info(bus, durable) for durable in durables_of(controller)]
-        if not any(infos):
+        if not await durables_of(bus, controller, only_its_own=True):
             return False
         await asyncio.sleep(_CHECK_EVERY.total_seconds())
     return True

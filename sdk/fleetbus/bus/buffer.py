@@ -8,6 +8,7 @@ changes faster than it is handled only the newest state is.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -50,6 +51,9 @@ class Delivery:
     problem: str = ""
     ahead: int = 0
     """The number (ms) for which it is rejected, if that is too far ahead."""
+    unfinished: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
+    """Parts of its handling that go on after the handler has returned: it is acknowledged after
+    them, and does not hold up the messages after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +97,12 @@ class Buffer(Protocol):
         """
         ...
 
-    def done(self, batch: Sequence[Buffered]) -> None:
-        """Remove a batch that was handled."""
+    def done(self, batch: Sequence[Buffered], unfinished: Sequence[Buffered] = ()) -> None:
+        """Let messages after this batch be taken, and remove it but for the unfinished ones."""
+        ...
+
+    def finish(self, unfinished: Sequence[Buffered]) -> None:
+        """Remove messages that were unfinished when their batch was done."""
         ...
 
     def unhandled(self) -> Sequence[Buffered]:
@@ -126,11 +134,15 @@ class FifoBuffer:
         """See `Buffer`."""
         return list(islice(self._waiting, BATCH))
 
-    def done(self, batch: Sequence[Buffered]) -> None:
-        """See `Buffer`."""
+    def done(self, batch: Sequence[Buffered], unfinished: Sequence[Buffered] = ()) -> None:
+        """See `Buffer`; what is unfinished is not kept here."""
+        del unfinished
         for buffered in batch:
             self._waiting.popleft()
             self._bytes -= buffered.size
+
+    def finish(self, unfinished: Sequence[Buffered]) -> None:
+        """See `Buffer`."""
 
     def unhandled(self) -> Sequence[Buffered]:
         """See `Buffer`."""
@@ -169,7 +181,7 @@ class FairBuffer:
 
     def __init__(
         self,
-        on_superseded: Callable[[], None] = lambda: None,
+        on_superseded: Callable[[Delivery], None] = lambda _: None,
         *,
         is_skippable: Callable[[Event, Event], bool] = lambda _older, _newer: True,
     ) -> None:
@@ -204,7 +216,7 @@ class FairBuffer:
             if loser is queued:
                 queue.slots[queue.newest[key]] = buffered
                 self._bytes += buffered.size - queued.size
-            self._on_superseded()
+            self._on_superseded(loser.delivery)
             return loser
         if not queue.slots and not queue.is_busy:
             queue.served = max(queue.served, self._served)
@@ -231,7 +243,7 @@ class FairBuffer:
                 batch += self._serve(queue, most)
         return batch
 
-    def done(self, batch: Sequence[Buffered]) -> None:
+    def done(self, batch: Sequence[Buffered], unfinished: Sequence[Buffered] = ()) -> None:
         """See `Buffer`."""
         now = time.monotonic()
         for cluster in {_place(buffered)[0] for buffered in batch}:
@@ -245,11 +257,15 @@ class FairBuffer:
                 queue.cooldown_until = now + min(
                     COOLDOWN_FACTOR * (now - queue.taken_at), MAX_COOLDOWN.total_seconds()
                 )
-        for buffered in batch:
+        self.finish([b for b in batch if b not in unfinished] if unfinished else batch)
+        self._forget_idle()
+
+    def finish(self, unfinished: Sequence[Buffered]) -> None:
+        """See `Buffer`."""
+        for buffered in unfinished:
             del self._taken[id(buffered)]
             self._bytes -= buffered.size
-        self._held -= len(batch)
-        self._forget_idle()
+        self._held -= len(unfinished)
 
     def unhandled(self) -> Sequence[Buffered]:
         """See `Buffer`."""

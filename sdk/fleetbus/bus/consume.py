@@ -186,17 +186,29 @@ class Consumer:
     async def _work(self, batch: Sequence[Buffered]) -> None:
         """Handle one batch and acknowledge it."""
         failed = await self._handle_until_done(batch)
+        unfinished = [buffered for buffered in batch if buffered.delivery.unfinished]
         for buffered in batch:
-            # TERM: a rejected message is not delivered again (rule B18).
-            body = _ACK if buffered.delivery.message is not None else _TERM
-            if buffered.delivery.sequence in failed:
-                body = _again(buffered, self._again_after)
-            self._ack(buffered.reply, body)
-        self._buffer.done(batch)
+            if not buffered.delivery.unfinished:
+                self._end(buffered, failed)
+        self._buffer.done(batch, unfinished)
         self._batches += 1
         self._report_turn(batch)
         del self._busy[id(batch)]
         self._wakeup.set()
+        if unfinished:
+            await asyncio.gather(*{t for each in unfinished for t in each.delivery.unfinished})
+            for buffered in unfinished:
+                self._end(buffered, failed)
+            self._buffer.finish(unfinished)
+            self._batches += 1
+            self._wakeup.set()
+
+    def _end(self, buffered: Buffered, failed: AbstractSet[int]) -> None:
+        # TERM: a rejected message is not delivered again (rule B18).
+        body = _ACK if buffered.delivery.message is not None else _TERM
+        if buffered.delivery.sequence in failed:
+            body = _again(buffered, self._again_after)
+        self._ack(buffered.reply, body)
 
     def _ack(self, reply: str, body: bytes = _ACK) -> None:
         """Acknowledge soon. If this process dies first, the message comes again (rule B7)."""
@@ -253,7 +265,7 @@ class Consumer:
         pauses = Pauses(FIRST_RETRY, RETRY_PAUSE)
         while True:
             try:
-                await _uncancelled(self._handle(deliveries))
+                await uncancelled(self._handle(deliveries))
             except PartlyHandled as e:
                 self._log_failure(e.cause)
                 return e.failed
@@ -325,7 +337,7 @@ class Consumer:
         self._outstanding = max(0, self._outstanding - remaining)
 
 
-async def _uncancelled(step: Awaitable[None]) -> None:
+async def uncancelled(step: Awaitable[None]) -> None:
     """Await `step`; turn a cancellation that is not ours into an error, so that it is retried."""
     try:
         await step

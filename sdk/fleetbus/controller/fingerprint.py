@@ -1,4 +1,8 @@
-"""Identifies the code of a controller: what other code has reconciled has to run again."""
+"""Identifies the code of a controller, and what it selects.
+
+What other code has reconciled has to run again; and processes that select other events may not
+acknowledge for each other (rule B12).
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,15 @@ def fingerprint(controller: Controller) -> str:
     """
     parts = sorted({_source_of(function) for function in controller.functions()})
     return hashlib.sha256(b"\n".join(parts)).hexdigest()[:16]
+
+
+def selection_digest(controller: Controller) -> str:
+    """A hash of all that decides which events wake the controller, the same in every process."""
+    watches = controller.watches
+    parts = sorted(f"{watch.declaration}|{watch.wake_on_leave}" for watch in watches)
+    if any(watch.predicate or watch.map or watch.clusters.function for watch in watches):
+        parts.append(fingerprint(controller))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def _source_of(function: Callable[..., object]) -> bytes:

@@ -1,30 +1,29 @@
-"""Binds a controller's process to its durable, also after the registration was lost (rule B12).
+"""Binds a process to the durable of its reader group, also after that was lost (rule B12).
 
-The registration in the key-value bucket decides which durable that is. It may vanish with the
-bucket, and a process of another release, with another watch set, may replace it; then its durable
-delivers and ours is deleted. While that release runs, this process only works on the queue, which
-both share. When nobody pulls from the other durable any more (after a rollback, or at the end of a
-rollout), this process registers again.
+The registrations in the key-value bucket decide which durable that is. They may vanish with the
+bucket, and while nobody pulls from it the durable of a group goes if others have its controllers;
+then the process registers again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Final, TypeVar
 
 import structlog
 
 from fleetbus.bus.connection import Bus
-from fleetbus.bus.durables import (
+from fleetbus.bus.durables import consumer_info
+from fleetbus.bus.key_value import KeyValue
+from fleetbus.bus.reader_groups import (
+    BoundDurable,
+    ReaderGroup,
     Registration,
-    is_bindable,
-    is_pulled_from,
     read_registration,
     register,
 )
-from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import BusError
 from fleetbus.process.pauses import Pauses
 
@@ -33,7 +32,6 @@ log = structlog.get_logger()
 CHECK_EVERY: Final = timedelta(seconds=2)
 _FIRST_PAUSE: Final = timedelta(milliseconds=25)
 PAUSE: Final = timedelta(milliseconds=200)
-_CHECKS_BEFORE_TAKEOVER: Final = 3
 T = TypeVar("T")
 
 
@@ -43,8 +41,8 @@ class Binding:
     Args:
         bus: a connection.
         kv: where registrations are stored.
-        controller: its name.
-        filters: the subjects that it watches.
+        group: the controllers of this process.
+        durable: is bound.
         beat: called at each turn, for a liveness check.
     """
 
@@ -52,17 +50,16 @@ class Binding:
         self,
         bus: Bus,
         kv: KeyValue,
+        group: ReaderGroup,
         *,
-        controller: str,
-        filters: Sequence[str],
+        durable: BoundDurable,
         beat: Callable[[], None],
     ) -> None:
         self._bus = bus
         self._kv = kv
-        self._controller = controller
-        self._filters = list(filters)
+        self._group = group
+        self._durable = durable
         self._beat = beat
-        self._idle_checks = 0
 
     async def bind(self) -> str:
         """Register, wait until the projector has created the durable, and return its name."""
@@ -70,56 +67,44 @@ class Binding:
         pauses = Pauses(_FIRST_PAUSE, PAUSE)
         while True:
             is_registered = is_registered or bool(await self._try("register", self._register()))
-            if is_registered and (durable := await self._try("bind", self._bindable())):
-                return durable
+            if is_registered and (created := await self._try("bind", self._created())):
+                self._durable.bind(self._durable.decided.durable, created)
+                return self._durable.name
             if not has_logged:
-                log.info("waiting_for_durable", controller=self._controller)
+                log.info("waiting_for_durable", controllers=sorted(self._group.controllers))
                 has_logged = True
             await pauses.sleep()
 
-    async def lost(self, durable: str) -> None:
+    async def lost(self) -> None:
         """Wait until the durable is not ours any more."""
+        durable = self._durable.name
         while True:
             await asyncio.sleep(CHECK_EVERY.total_seconds())
-            if await self._try("check the binding", self._is_lost(durable)):
-                log.warning("durable_lost", controller=self._controller, durable=durable)
+            created = await self._try("check the binding", self._created())
+            if self._durable.decided.durable != durable:
+                log.warning("durable_lost", durable=durable)
+                self._durable.bind("")
                 return
+            if created:  # it may have been made again
+                self._durable.created = created
 
-    async def _try(self, step_name: str, step: Awaitable[T]) -> T | None:
+    async def _try(self, what: str, step: Awaitable[T]) -> T | None:
         self._beat()
         try:
             return await step
         except BusError as e:
-            log.debug("bus_unavailable", controller=self._controller, step=step_name, error=str(e))
+            log.debug("bus_unavailable", step=what, error=str(e))
             return None
 
-    async def _register(self) -> bool:
-        await register(self._kv, self._controller, self._filters)
-        return True
+    async def _register(self) -> Registration:
+        return await register(self._kv, self._group)
 
-    async def _bindable(self) -> str:
-        registration = await self._registration()
-        if registration is None or not registration.durable:
+    async def _created(self) -> str:
+        """When our durable was created, which decides whether it is the same; empty without one."""
+        decided = await read_registration(self._kv, self._group)
+        self._durable.decided = decided = decided or await self._register()
+        if not decided.is_created:
             return ""
-        is_there = await is_bindable(self._bus, registration.durable, self._filters)
-        return registration.durable if is_there else ""
-
-    async def _is_lost(self, durable: str) -> bool:
-        registration = await self._registration()
-        return registration is not None and registration.durable != durable
-
-    async def _registration(self) -> Registration | None:
-        """Our registration; None while that of another watch set is in force."""
-        registration = await read_registration(self._kv, self._controller)
-        if registration is None or (
-            registration.filters != self._filters and await self._is_abandoned(registration.durable)
-        ):
-            registration = await register(self._kv, self._controller, self._filters)
-        return registration if registration.filters == self._filters else None
-
-    async def _is_abandoned(self, durable: str) -> bool:
-        if durable and not await is_pulled_from(self._bus, durable):
-            self._idle_checks += 1
-        else:
-            self._idle_checks = 0
-        return self._idle_checks > _CHECKS_BEFORE_TAKEOVER
+        info = await consumer_info(self._bus, decided.durable)
+        is_ours = info is not None and info["config"].get("description") == self._group.id
+        return str(info["created"]) if info is not None and is_ours else ""

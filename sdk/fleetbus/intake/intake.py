@@ -9,8 +9,7 @@ the record and would never be delivered again.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -22,6 +21,7 @@ from fleetbus.intake.record import (
     Change,
     LastSeen,
     Record,
+    Records,
     StoredRecord,
     is_older,
 )
@@ -62,7 +62,7 @@ class Intake:
         *,
         reason: Reason = Reason.EVENT,
         traces: Sequence[str] = (),
-        after: Awaitable[object] | None = None,
+        records: Records | None = None,
     ) -> None:
         """Enqueue what events wake, and store that they were seen.
 
@@ -70,7 +70,7 @@ class Intake:
             events: in the order of the stream.
             reason: why they are evaluated.
             traces: of each event, for the runs it wakes; empty for none.
-            after: must succeed before anything is enqueued; it runs while the record is read.
+            records: what was read of them already.
 
         Raises:
             redis.exceptions.RedisError: the store is away; to be repeated (P9).
@@ -84,7 +84,8 @@ class Intake:
             for event, trace in zip(listed, of_each, strict=True)
             if self._router.watches(event)
         ]
-        stored = await self._load_beside(after, todo)
+        found = records.get(self._record) if records else None
+        stored = found if isinstance(found, dict) else await self._load(todo)
         for _ in range(_TRIES):
             if not todo:
                 return
@@ -95,19 +96,6 @@ class Intake:
     async def enqueue(self, adds: Sequence[Add]) -> None:
         """Add to the queue."""
         await self._queue.add([(add, None) for add in adds], [])
-
-    async def _load_beside(
-        self, other: Awaitable[object] | None, todo: Sequence[tuple[Event, str]]
-    ) -> dict[ObjectRef, StoredRecord]:
-        loading = asyncio.create_task(self._load(todo), name="load the record")
-        try:
-            if other is not None:
-                await other
-            return await loading
-        except BaseException:
-            loading.cancel()
-            await asyncio.gather(loading, return_exceptions=True)
-            raise
 
     async def _load(self, todo: Sequence[tuple[Event, str]]) -> dict[ObjectRef, StoredRecord]:
         return await self._record.load({ref_of(event) for event, _ in todo}) if todo else {}
@@ -135,7 +123,7 @@ class Intake:
             for ref, last_seen in states.items()
             if last_seen != stored[ref].last_seen or (last_seen is None and stored[ref].read)
         ]
-        conflicts = await self._queue.add(adds, changes)
+        conflicts = await self._queue.add(adds, changes) if adds or changes else set[ObjectRef]()
         again = [(event, trace) for event, trace in todo if ref_of(event) in conflicts]
         doubtful = _doubtful(todo, stored, states).items()
         unchecked = {ref: last_seen for ref, last_seen in doubtful if ref not in conflicts}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import cached_property
@@ -181,15 +182,33 @@ def _match_present(watch: Watch, evaluation: Evaluation) -> Match:
 
 def _matches_filters(watch: Watch, evaluation: Evaluation) -> bool | None:
     """Whether all filters but the predicate hold; None while the cluster is unknown."""
-    event = evaluation.event
+    return passes_filters(watch, evaluation.event, evaluation.info, lambda: evaluation.metadata)
+
+
+def passes_filters(
+    watch: Watch,
+    event: Event,
+    info: ClusterInfo | None,
+    read: Callable[[], PartialMetadata | None],
+) -> bool | None:
+    """Whether an event passes all filters of a watch but the predicate.
+
+    Args:
+        watch: of its resource.
+        event: which.
+        info: its cluster; None while this process does not know it.
+        read: reads its labels and annotations; None for a body that is too large for the bus.
+
+    Returns:
+        None while the cluster is unknown, and the filters ask about it.
+    """
     if watch.namespaces is not None and event.namespace not in watch.namespaces:
         return False
-    is_in = watch.clusters.decide(event.cluster, evaluation.info)
+    is_in = watch.clusters.decide(event.cluster, info)
     if not is_in:
         return is_in
-    if not (watch.selector or watch.annotation_selector) or evaluation.metadata is None:
+    if not (watch.selector or watch.annotation_selector) or (metadata := read()) is None:
         return True
-    metadata = evaluation.metadata
     return watch.selector.matches(metadata.labels) and watch.annotation_selector.matches(
         metadata.annotations
     )

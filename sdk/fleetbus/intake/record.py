@@ -9,12 +9,11 @@ the other, also in a store that was set back.
 
 from __future__ import annotations
 
-import asyncio
 import re
 import secrets
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 import msgspec
 import structlog
@@ -141,15 +140,13 @@ class Record:
         self.last_runs = LastRuns(redis, controller.name)
         """The result of the last run of each request."""
         self._calls = Transitions(controller.name, QueuePolicy())
-        own_watches = [
-            watch for watch in controller.watches if watch.is_identity and watch.resource
-        ]
-        self._own = sorted({watch.resource.key for watch in own_watches if watch.resource})
+        own = [watch for watch in controller.watches if watch.is_identity and watch.resource]
+        self._own = sorted({watch.resource.key for watch in own if watch.resource})
         # An object can only leave a watch that does not match every object.
         self._leavable = [
             key
             for key in self._own
-            if all(w.is_filtered for w in own_watches if w.resource and w.resource.key == key)
+            if all(w.is_filtered for w in own if w.resource and w.resource.key == key)
         ]
 
     # --- what was seen --------------------------------------------------------------------------
@@ -160,19 +157,10 @@ class Record:
         Raises:
             redis.exceptions.RedisError: the store is away.
         """
-        groups = _grouped(refs, lambda ref: ref)
-        reads = (
-            self._redis.hmget(
-                self._key(*group), [keys.object_key(ref.namespace, ref.name) for ref in members]
-            )
-            for group, members in groups.items()
-        )
-        answers = cast("list[list[bytes | None]]", await asyncio.gather(*cast("Any", reads)))
-        return {
-            ref: _read(raw)
-            for members, values in zip(groups.values(), answers, strict=True)
-            for ref, raw in zip(members, values, strict=True)
-        }
+        [found] = (await load_together(self._redis, {self: refs})).values()
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     async def save(self, changes: Iterable[Change]) -> set[ObjectRef]:
         """Write; returns the objects that another process wrote first, to be evaluated again.
@@ -196,9 +184,9 @@ class Record:
         self, cluster: str, resource: str
     ) -> AsyncIterator[dict[ObjectRef, StoredRecord]]:
         """Yield all records of a resource of a cluster, in batches; some may come twice."""
-        async for fields in scan_hash(self._redis, self._key(cluster, resource), chunk=_SCAN):
+        async for found in scan_hash(self._redis, self.key(cluster, resource), chunk=_SCAN):
             batch: dict[ObjectRef, StoredRecord] = {}
-            for field, raw in fields.items():
+            for field, raw in found.items():
                 namespace, name = keys.split_object_key(field.decode())
                 batch[ObjectRef(cluster, resource, namespace, name)] = _read(raw)
             yield batch
@@ -215,13 +203,13 @@ class Record:
         Raises:
             redis.exceptions.RedisError: to be repeated.
         """
-        members = set(clusters)
+        wanted = set(clusters)
         for cluster, resource in await self.resources():
             group, _, plural = resource.partition("/")
             is_watched = any(watch.concerns(group, plural) for watch in self._watches)
-            if cluster not in members or not is_watched:
+            if cluster not in wanted or not is_watched:
                 async with self._redis.pipeline(transaction=True) as pipe:
-                    pipe.unlink(self._key(cluster, resource))
+                    pipe.unlink(self.key(cluster, resource))
                     pipe.srem(self._index, f"{cluster}|{resource}")
                     await pipe.execute()
 
@@ -243,8 +231,8 @@ class Record:
     def read_rows(self, runs: Iterable[Run]) -> Rows:
         """The arguments that store which version of its own object each run has read."""
         refs = ((run, ref) for run in runs for ref in self._own_refs(run.request))
-        reads = (self._read_of(run, ref) for run, ref in refs)
-        _, rows = self._rows([read for read in reads if read is not None], _fields)
+        found = (self._read_of(run, ref) for run, ref in refs)
+        _, rows = self._rows([read for read in found if read is not None], _fields)
         return rows
 
     async def has_left(self, request: Request) -> bool:
@@ -258,21 +246,19 @@ class Record:
             return False
         try:
             with cancellable():
-                records = await self.load(refs)
+                held = await self.load(refs)
         except (RedisError, OSError) as e:
             raise QueueUnavailableError(str(e)) from e
-        states = [record.last_seen for record in records.values() if record.last_seen]
-        return any(state.is_left for state in states) and not any(
-            state.is_member for state in states
-        )
+        seen = [one.last_seen for one in held.values() if one.last_seen]
+        return any(one.is_left for one in seen) and not any(one.is_member for one in seen)
 
     # --- inside ---------------------------------------------------------------------------------
 
     def _read_of(self, run: Run, ref: ObjectRef) -> _Read | None:
         version = run.reads.get(ref)
         if version is not None and is_comparable(version[1]):
-            state = "absent" if ref in run.absent else "live"
-            return _Read(ref, version, state, run.request.left)
+            what = "absent" if ref in run.absent else "live"
+            return _Read(ref, version, what, run.request.left)
         # It read other objects, or none: all that is certain is the version that woke it.
         is_own = ref.resource in self._leavable and run.own and ref == run.own_ref
         if is_own and run.trigger is not None and is_comparable(run.trigger[1]):
@@ -283,7 +269,8 @@ class Record:
         place = (request.namespace, request.name)
         return [ObjectRef(request.cluster, resource, *place) for resource in self._own]
 
-    def _key(self, cluster: str, resource: str) -> str:
+    def key(self, cluster: str, resource: str) -> str:
+        """The key of the records of one resource of a cluster."""
         return keys.queue(self._name, f"record:{cluster}:{resource}")
 
     def _rows(
@@ -293,7 +280,7 @@ class Record:
         if not items:
             return [], NO_ROWS
         groups = _grouped(items, lambda item: item.ref)
-        names = [self._key(*group) for group in groups]
+        names = [self.key(*group) for group in groups]
         values: list[Any] = [f"{cluster}|{resource}" for cluster, resource in groups]
         ordered: list[ObjectRef] = []
         for number, members in enumerate(groups.values(), start=2):
@@ -302,6 +289,35 @@ class Record:
                 values += (number, keys.object_key(ref.namespace, ref.name), *fields(item))
                 ordered.append(ref)
         return ordered, Rows([self._index, *names], values)
+
+
+Records: TypeAlias = dict[Record, dict[ObjectRef, StoredRecord] | Exception]
+"""The objects of several records, or why one could not be read."""
+
+
+async def load_together(redis: Redis, wanted: Mapping[Record, Iterable[ObjectRef]]) -> Records:
+    """Load objects of several records in one round trip; what fails for one is its own.
+
+    Raises:
+        redis.exceptions.RedisError: the store is away.
+    """
+    places: list[tuple[Record, list[ObjectRef]]] = []
+    found: Records = {}
+    async with redis.pipeline(transaction=False) as pipe:
+        for record, refs in wanted.items():
+            found[record] = {}
+            for group, members in _grouped(refs, lambda ref: ref).items():
+                names = [keys.object_key(ref.namespace, ref.name) for ref in members]
+                pipe.hmget(record.key(*group), names)
+                places.append((record, members))
+        answers: list[Any] = await pipe.execute(raise_on_error=False)
+    for (record, members), values in zip(places, answers, strict=True):
+        stored = found[record]
+        if isinstance(values, Exception):
+            found[record] = values
+        elif not isinstance(stored, Exception):
+            stored.update(zip(members, map(_read, values), strict=True))
+    return found
 
 
 async def read_stored(redis: Redis, controller: str, ref: ObjectRef) -> StoredRecord:
@@ -315,13 +331,13 @@ async def read_stored(redis: Redis, controller: str, ref: ObjectRef) -> StoredRe
     return _read(await cast("Any", redis.hget(key, field)))
 
 
-def mapped_requests(controller: str, record: StoredRecord) -> tuple[list[Request], bool]:
+def mapped_requests(controller: str, held: StoredRecord) -> tuple[list[Request], bool]:
     """The requests that an object woke last through a `map` or an owner mark.
 
     Returns:
         The requests, and whether there were more than the record keeps.
     """
-    members = record.last_seen.members.values() if record.last_seen else ()
+    members = held.last_seen.members.values() if held.last_seen else ()
     items = dict.fromkeys(item for targets in members for item in targets or ())
     parts = (item.split("/", 2) for item in items if item != TOO_MANY)
     requests = [Request(controller, cluster, ns, name) for cluster, ns, name in parts]
@@ -355,11 +371,9 @@ def _grouped(items: Iterable[Any], ref_of: Callable[[Any], ObjectRef]) -> dict[A
 def _read(raw: bytes | None) -> StoredRecord:
     if raw is None:
         return NO_RECORD
-    read, _, encoded = raw.partition(b"\n")
-    last_seen = (
-        _read_last_seen(_GONE.sub(b"", encoded[_REVISION_BYTES:], count=1)) if encoded else None
-    )
-    return StoredRecord(last_seen, decode_trigger(read), encoded[:_REVISION_BYTES])
+    read, _, seen = raw.partition(b"\n")
+    last_seen = _read_last_seen(_GONE.sub(b"", seen[_REVISION_BYTES:], count=1)) if seen else None
+    return StoredRecord(last_seen, decode_trigger(read), seen[:_REVISION_BYTES])
 
 
 def _read_last_seen(packed: bytes) -> LastSeen | None:
@@ -385,8 +399,8 @@ def _change_fields(change: Change) -> tuple[bytes, str, bytes]:
 
 def _new_revision(*, is_left: bool) -> bytes:
     """A random revision; its first byte is odd if runs receive `left`."""
-    first, *others = secrets.token_bytes(_REVISION_BYTES)
-    return bytes([first & ~1 | is_left, *others])
+    first, *rest = secrets.token_bytes(_REVISION_BYTES)
+    return bytes([first & ~1 | is_left, *rest])
 
 
 def _fields(read: _Read) -> tuple[str, int, str, str]:

@@ -14,13 +14,13 @@ from redis.exceptions import RedisError
 
 from fleetbus.clusters.registry import Clusters
 from fleetbus.controller.controller import Controller
-from fleetbus.controller.filters import read_metadata
+from fleetbus.controller.filters import PartialMetadata, read_metadata
 from fleetbus.controller.watch import Watch
 from fleetbus.errors import ClusterNotFound, StoreError
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake.decision import decide
 from fleetbus.intake.mapping import UserCodeFailures, call_map
-from fleetbus.intake.matching import Evaluation, Match, Reason, match
+from fleetbus.intake.matching import Evaluation, Match, Reason, match, passes_filters
 from fleetbus.intake.owners import owner_request
 from fleetbus.intake.record import MAX_TARGETS, NO_RECORD, TOO_MANY, LastSeen, StoredRecord
 from fleetbus.kube.list_watch.listing import DECODE_ERRORS
@@ -77,10 +77,16 @@ class Router:
         self._fleet = fleet
         self._schedule_resync = schedule_resync
         self._failures = UserCodeFailures(controller)
+        self._watches: dict[str, list[Watch]] = {}
 
     def watches(self, event: Event) -> list[Watch]:
         """The watches of the event's resource."""
-        return [w for w in self._controller.watches if w.concerns(event.group, event.resource)]
+        key = event.resource_key
+        if (watches := self._watches.get(key)) is None:
+            watches = self._watches[key] = [
+                w for w in self._controller.watches if w.concerns(event.group, event.resource)
+            ]
+        return watches
 
     def is_skippable(self, older: Event, newer: Event) -> bool:
         """Whether an older state of an object may be dropped for a newer one that waits too."""
@@ -89,6 +95,23 @@ class Router:
     def selects(self, event: Event) -> bool:
         """Whether labels or annotations decide about objects of the event's resource."""
         return any(w.selector or w.annotation_selector for w in self.watches(event))
+
+    def refuses(self, event: Event, read: Callable[[], PartialMetadata | None]) -> bool:
+        """Whether nothing follows from an event of an object that the record knows nothing of.
+
+        Args:
+            event: which.
+            read: reads its labels and annotations; None for a body that is too large for the bus.
+        """
+        info = self._clusters.get(event.cluster)
+        try:
+            return all(
+                passes_filters(watch, event, info, read) is False for watch in self.watches(event)
+            )
+        except BaseException as e:  # user code, or a body; `evaluate` logs and counts it
+            if is_stop(e):
+                raise
+            return False
 
     def watches_of_cluster(self, event: Event) -> list[Watch] | None:
         """The watches of the event's resource and cluster; None while that is not known."""

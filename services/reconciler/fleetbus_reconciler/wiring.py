@@ -14,8 +14,8 @@ from redis.exceptions import RedisError
 from fleetbus.bus.buffer import Delivery
 from fleetbus.bus.consume import Consumer, PartlyHandled
 from fleetbus.bus.durable_names import PROJECTOR
-from fleetbus.bus.durables import BoundDurable
 from fleetbus.bus.jetstream import StreamLimits
+from fleetbus.bus.reader_groups import BoundDurable
 from fleetbus.bus.window import Window, open_window
 from fleetbus.clusters.providers.build import hub_config
 from fleetbus.errors import BusError, StoreError
@@ -23,6 +23,7 @@ from fleetbus.process import metrics
 from fleetbus.process.health import Health
 from fleetbus.process.waiting import wait_until_usable
 from fleetbus.snapshot.audit import Audits
+from fleetbus.snapshot.offsets.bus_state import BusStates
 from fleetbus.snapshot.offsets.by_shard import ByShard, split_by_shard
 from fleetbus.snapshot.offsets.checkpoint import OffsetCheckpoint
 from fleetbus.snapshot.offsets.checkpoint_store import Beside
@@ -306,18 +307,23 @@ class _Parts:
         """One for each shard: a checkpoint vouches for the content of one server."""
         return [self._checkpoint_of(shard) for shard in range(self.keys.shards)]
 
+    @cached_property
+    def bus_states(self) -> BusStates:
+        return BusStates(self.bus, on_stream_state=update_stream_metrics)
+
     def _checkpoint_of(self, shard: int) -> OffsetCheckpoint:
         return OffsetCheckpoint(
             bus=self.bus,
+            states=self.bus_states,
             redis=self.redis,
             keys=self.keys,
             beside=Beside.shard_of_snapshot(self.keys, shard, PROJECTOR),
             consumer=PROJECTOR,
-            durable=BoundDurable(STREAM_SUBJECTS, PROJECTOR),
+            durable=BoundDurable(PROJECTOR),
+            filters=STREAM_SUBJECTS,
             handle=partial(self._handle_of, shard),
             on_loss=partial(self.recovery.recover, shard),
             on_return=partial(self.recovery.request_audits, shard),
-            on_stream_state=update_stream_metrics,
         )
 
     async def _handle_of(self, shard: int, deliveries: Sequence[Delivery]) -> None:

@@ -67,6 +67,26 @@ async def note(request: fleetbus.Request, fleet: fleetbus.Fleet) -> None:
         counts.append((started, counters.runs, counters.turns, counters.sends))
 
 
+def add_further(kind: str, number: int) -> None:
+    """Controllers beside that of the benchmark, which change nothing."""
+    for each in range(number):
+        further = fleetbus.Controller(f"further-{each}", concurrency=32)
+        if kind == "elsewhere":
+            further.watch("v1/configmaps")
+        else:
+            further.watch(PODS, selector="" if kind == "runs" else "app=other")
+        further.reconcile(read)
+        globals()[f"further_{each}"] = further
+
+
+async def read(request: fleetbus.Request, fleet: fleetbus.Fleet) -> None:
+    await fleet.cluster(request.cluster).get(PODS, request.namespace, request.name)
+
+
+if chosen := os.environ.get("BENCH_FURTHER"):
+    add_further(chosen, int(os.environ["BENCH_FURTHER_NUMBER"]))
+
+
 @atexit.register
 def write() -> None:
     path = pathlib.Path(os.environ["BENCH_OUT"]) / f"{os.getpid()}.json"

@@ -14,7 +14,7 @@ import pytest
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.durable_names import PROJECTOR
-from fleetbus.bus.durables import apply_registration, ensure_consumer, register
+from fleetbus.bus.durables import ensure_consumer
 from fleetbus.bus.jetstream import (
     StreamLimits,
     call_jetstream,
@@ -24,6 +24,7 @@ from fleetbus.bus.jetstream import (
     stream_info,
 )
 from fleetbus.bus.key_value import KeyValue
+from fleetbus.bus.reader_groups import ReaderGroup, Selection, register
 from fleetbus.process.clock import rfc3339
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState, ScopeRecord
 from fleetbus_cli.app import app
@@ -32,6 +33,7 @@ from fleetbus_cli.doctor.findings import Finding, Severity
 from fleetbus_cli.doctor.nats import check_nats
 from fleetbus_cli.doctor.store import check_store
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
+from fleetbus_reconciler.projector.reader_groups import ReaderGroups
 from support.processes.in_process_commands import status_of
 from support.stores.snapshot import Snapshot
 
@@ -126,8 +128,8 @@ async def test_messages_that_nobody_reads_are_counted(bus: Bus):
 async def test_a_controller_that_was_only_tried_is_no_error_on_a_dev_fleet(bus: Bus):
     await ensure_all(bus)
     await ensure_consumer(bus, PROJECTOR, STREAM_SUBJECTS)
-    await register(KeyValue(bus), "tried", ["fleetbus.events.>"])
-    await apply_registration(bus, KeyValue(bus), "tried")
+    await register(KeyValue(bus), ReaderGroup({"tried": Selection(["fleetbus.events.>"])}))
+    await ReaderGroups(bus, KeyValue(bus)).serve()
     for is_dev, severity in ((False, "error"), (True, "warning")):
         findings = await found(check_nats(bus, is_dev=is_dev))
         assert findings["controller tried"].startswith(f"{severity}: no process reads its durable")

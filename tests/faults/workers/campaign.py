@@ -1,8 +1,9 @@
 """One seed of the campaign of workers: break them under load, then once more in peace.
 
-Two phases. `kills`: workers are killed and paused, stores fail beside; at the end the last changes
-are in doubt. `peace`: load without faults that ends at once. After each the load stops, everything
-is mended, and what there is is written down when bus, queue and snapshot are through.
+Three phases. `kills`: workers are killed and paused, stores fail beside; at the end the last
+changes are in doubt. `peace`: load without faults that ends at once. After each the load stops,
+everything is mended, and what there is is written down when bus, queue and snapshot are through.
+`updates`: rolling updates that change which controllers there are (`rollouts.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Coroutine
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -44,12 +45,15 @@ from faults.workers.settings import (
     SOURCES,
     WORKERS,
 )
+from faults.workers.updates import run_phase
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.durables import consumer_info
+from fleetbus.bus.reader_groups import durables_of
 from fleetbus.errors import BusError
 from fleetbus_devfleet.processes.children import ChildError
 from fleetbus_proto import keys
 from fleetbus_proto.resources import parse_resource
+from support.stores.initial_sync import is_synced
 
 _SYNC_SECONDS: Final = 60
 _SETTLE_SECONDS: Final = 150
@@ -78,6 +82,8 @@ class WorkerPlan:
         faults: only these beside the kills; empty for all.
         longest: how many leases a run takes at most.
         ends: in how many of the two ways the last changes come to be in doubt.
+        updates: how many rolling updates there are.
+        has_kills: whether there are the phases before the updates.
     """
 
     seed: int
@@ -91,10 +97,23 @@ class WorkerPlan:
     faults: tuple[str, ...] = ()
     longest: float = LONGEST_RUN
     ends: int = 2
+    updates: int = 12
+    has_kills: bool = True
 
 
 async def run_workers(plan: WorkerPlan, folder: Path) -> AsyncGenerator[Path]:
     """Run a seed; yields the folder of each phase when it is recorded."""
+    if plan.has_kills:
+        async with aclosing(_run_kills(plan, folder)) as phases:
+            async for phase in phases:
+                yield phase
+    if plan.updates:
+        async with aclosing(run_phase(plan, folder)) as phases:
+            async for phase in phases:
+                yield phase
+
+
+async def _run_kills(plan: WorkerPlan, folder: Path) -> AsyncGenerator[Path]:
     (folder / "poison").write_bytes(b"x" * (POISON_DEATHS - plan.deaths))
     async with (
         running_worker_fleet(
@@ -179,7 +198,7 @@ async def _sync(fleet: WorkerFleet, bus: Bus, folder: Path) -> None:
 
 async def _is_synced(fleet: WorkerFleet) -> bool:
     async with Redis.from_url(fleet.valkey.url) as redis:
-        return bool(await redis.exists(keys.queue(CONTROLLER, "initial-sync")))
+        return await is_synced(redis, CONTROLLER)
 
 
 async def _settle(fleet: WorkerFleet, bus: Bus, folder: Path) -> float:
@@ -220,7 +239,7 @@ async def _agrees(fleet: WorkerFleet, bus: Bus, folder: Path) -> bool:
 
 async def _is_read(bus: Bus) -> bool:
     """Whether the controller has acknowledged all there is."""
-    infos = [await consumer_info(bus, f"{CONTROLLER}-{letter}") for letter in "ab"]
+    infos = [await consumer_info(bus, name) for name in await durables_of(bus, CONTROLLER)]
     present_infos = [info for info in infos if info is not None]
     return bool(present_infos) and all(
         info["num_pending"] == 0 and info["num_ack_pending"] == 0 for info in present_infos

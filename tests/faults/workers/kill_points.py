@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from faults.rig.armed import Armed, die
 from fleetbus.intake.recorded_queue import RecordedRedisQueue
-from fleetbus.worker import host
+from fleetbus.worker.reader import Reader
 from fleetbus.workqueue.redis import RedisQueue
 
 IN_RECONCILE: Final = "reconcile"
@@ -57,11 +57,10 @@ def _while_taking(armed: Armed) -> None:
 
 def _on_the_bus(armed: Armed) -> None:
     """Between apply, enqueue, record and the acknowledgement (rule P9)."""
-    hosted = host._Hosted
-    _before(armed, hosted, "_handle", CONSUMED)
+    _before(armed, Reader, "_handle", CONSUMED)
     _before(armed, RecordedRedisQueue, "add", "applied")
     _after(armed, RecordedRedisQueue, "add", "enqueued")
-    _after(armed, hosted, "_handle", "handled")
+    _after(armed, Reader, "_handle", "handled")
 
 
 def _around_the_end(armed: Armed) -> None:

@@ -24,9 +24,10 @@ from faults.rig.records import Violation
 from faults.rig.seeds import Seeds, numbers
 from faults.workers.campaign import WorkerPlan, run_workers
 from faults.workers.checks import accepted, check_workers, runs_per_event
-from faults.workers.mutants import WORKER_MUTATIONS
+from faults.workers.mutants import ROLLOUT_MUTATIONS, WORKER_MUTATIONS
 from faults.workers.records import WorkerRecords, read_worker_records
 from faults.workers.settings import SLOW_STORE, WORKERS
+from faults.workers.updates import PHASE, UpdateFigures, check_updates
 from fleetbus.process.logs import set_up_logs
 
 SEEDS: Final = (11, 22, 33)
@@ -38,10 +39,12 @@ _CUT: Final[Mapping[str, Any]] = {
     "longest": 1.2,
     "ends": 1,
     "peace": 1.0,
+    "updates": 2,
 }
 """Less of everything; seeds differ, so that each kind has its turn."""
 _MUTATION_SEEDS: Final = (1, 2)
-_MUTATED: Final = WorkerPlan(0, kills=14, pauses=10)
+_MUTATED: Final = WorkerPlan(0, kills=14, pauses=10, updates=0)
+_UPDATES: Final = WorkerPlan(0, has_kills=False)
 _MUTATED_PLANS: Final = {
     # A stale fence shows only if the new owner survives: fewer kills, more pauses.
     "no-fence-check": replace(_MUTATED, kills=6, pauses=14, pace=6.0),
@@ -146,13 +149,15 @@ def plans_of(arguments: argparse.Namespace) -> list[WorkerPlan]:
     else:
         seeds = [arguments.seed] if arguments.seed else arguments.seeds
         kills, pauses = arguments.kills or plan.kills, arguments.pauses or plan.pauses
-        plan = replace(plan, kills=kills, pauses=pauses)
+        has_kills = plan.has_kills and not arguments.updates_only
+        plan = replace(plan, kills=kills, pauses=pauses, has_kills=has_kills)
     return [replace(plan, seed=seed, rate=arguments.rate) for seed in seeds]
 
 
 def plan_without(mutation: str) -> WorkerPlan:
     """Some seed of a worker with one rule taken away."""
-    return replace(_MUTATED_PLANS.get(mutation, _MUTATED), mutation=mutation)
+    usual = _UPDATES if mutation in ROLLOUT_MUTATIONS else _MUTATED
+    return replace(_MUTATED_PLANS.get(mutation, usual), mutation=mutation)
 
 
 def command_of(plan: WorkerPlan, *, cut: bool) -> str:
@@ -161,13 +166,17 @@ def command_of(plan: WorkerPlan, *, cut: bool) -> str:
     words += [f"--seed {plan.seed} --rate {plan.rate:g}"]
     if not cut:
         words += [f"--kills {plan.kills} --pauses {plan.pauses}"]
+    if not plan.has_kills and not plan.mutation:
+        words.append("--updates-only")
     if plan.mutation:
         words += [f"--mutation {plan.mutation}"]
     return " ".join(words)
 
 
-def check(phase: Path) -> PhaseFigures:
+def check(phase: Path) -> PhaseFigures | UpdateFigures:
     """The figures and violations of a phase that was recorded."""
+    if phase.name == PHASE:
+        return check_updates(phase)
     records = read_worker_records(phase)
     return figures_of(records, check_workers(records))
 
@@ -193,7 +202,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                         replace(plan_without(name), seed=seed, rate=arguments.rate)
                         for seed in _MUTATION_SEEDS
                     ]
-                    for name in WORKER_MUTATIONS
+                    for name in WORKER_MUTATIONS | ROLLOUT_MUTATIONS
                 }
             )
         return seeds.run_all(plans_of(arguments), is_cut=arguments.cut)
@@ -210,8 +219,11 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--pauses", type=int, help="longer than a lease, at least; 30")
     parser.add_argument("--rate", type=float, default=100.0, help="writes per second")
     parser.add_argument("--cut", action="store_true", help="the short form, with a fresh seed")
+    parser.add_argument("--updates-only", action="store_true", help="only the rolling updates")
     parser.add_argument("--keep", action="store_true", help="keep the records in any case")
-    parser.add_argument("--mutation", default="", choices=["", *WORKER_MUTATIONS])
+    parser.add_argument(
+        "--mutation", default="", choices=["", *WORKER_MUTATIONS, *ROLLOUT_MUTATIONS]
+    )
     parser.add_argument("--mutations", action="store_true", help="all of them, one by one")
     parser.add_argument("--check", type=Path, help="check the records of a seed again")
     return parser.parse_args(argv)

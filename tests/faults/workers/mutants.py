@@ -15,17 +15,23 @@ import time
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 import nats.errors
 
 from fleetbus.bus.buffer import Buffered, Delivery
 from fleetbus.bus.consume import Consumer
-from fleetbus.worker import host
+from fleetbus.bus.reader_groups import ReaderGroup
+from fleetbus.intake.full_enqueue import FullEnqueue
+from fleetbus.worker.backlog import Backlog
+from fleetbus.worker.hosted import Hosted
+from fleetbus.worker.initial_sync import InitialSync
+from fleetbus.worker.reader import Reader
 from fleetbus.workqueue import scripts
 from fleetbus.workqueue.heartbeat import Heartbeat
 from fleetbus.workqueue.queue import Lease
 from fleetbus_proto.events import Event
+from support.processes.patch import replace
 
 _SLOW_STORE: Final = 0.1
 """So long a write to the store may take; else a worker would seldom be quicker."""
@@ -85,15 +91,16 @@ def ack_before_enqueue() -> None:
 
 def enqueue_before_apply() -> None:
     """P9: workers are woken before the snapshot has what they are woken for."""
-    inner = host._Hosted._handle
+    inner = Reader._give
 
-    async def reversed_(self: host._Hosted, deliveries: Sequence[Delivery]) -> None:
-        events = [d.message for d in deliveries if isinstance(d.message, Event)]
-        await self._intake.take(events)
+    async def reversed_(self: Reader, parts: dict[Hosted, list[Delivery]]) -> None:
+        for hosted, deliveries in parts.items():
+            events = [d.message for d in deliveries if isinstance(d.message, Event)]
+            await hosted._intake.take(events)
         await asyncio.sleep(_SLOW_STORE)
-        await inner(self, deliveries)
+        await inner(self, parts)
 
-    host._Hosted._handle = reversed_
+    Reader._give = reversed_
 
 
 def done_drops_dirty() -> None:
@@ -139,4 +146,63 @@ WORKER_MUTATIONS: Final[dict[str, Callable[[], None]]] = {
     "enqueue-before-apply": enqueue_before_apply,
     "done-drops-dirty": done_drops_dirty,
     "heartbeat-on-the-loop": heartbeat_on_the_loop,
+}
+
+
+# --- rolling updates ------------------------------------------------------------------------------
+
+
+def no_full_enqueue() -> None:
+    """P12: a new durable is taken for one that has had all that is known."""
+    inner = InitialSync._enqueue_all
+
+    async def pretended(self: InitialSync, place: Any) -> None:
+        run = FullEnqueue.run
+        FullEnqueue.run = _nothing
+        try:
+            await inner(self, place)
+        finally:
+            FullEnqueue.run = run
+
+    InitialSync._enqueue_all = pretended
+
+
+async def _nothing(self: FullEnqueue, **_: Any) -> None: ...
+
+
+def one_group_for_all() -> None:
+    """B12: processes share a durable although their controllers differ."""
+
+    def shared(self: ReaderGroup) -> str:
+        return hashlib.sha256(self.first.encode()).hexdigest()[:16]
+
+    replace(ReaderGroup, "id", property(shared))
+
+
+def late_is_acknowledged() -> None:
+    """P9: a message is acknowledged before controllers that are late have enqueued for it."""
+    inner = Backlog.note_late
+
+    def forgotten(self: Backlog, task: asyncio.Task[None], part: Sequence[Delivery]) -> None:
+        inner(self, task, part)
+        for delivery in part:
+            delivery.unfinished.clear()
+
+    Backlog.note_late = forgotten
+
+
+def skips_without_a_note() -> None:
+    """P12: a controller that is too far behind skips events for good."""
+
+    async def skip(self: Hosted, number: int) -> None:
+        del self, number
+
+    Hosted.skip = skip
+
+
+ROLLOUT_MUTATIONS: Final[dict[str, Callable[[], None]]] = {
+    "no-full-enqueue": no_full_enqueue,
+    "one-group-for-all": one_group_for_all,
+    "late-is-acknowledged": late_is_acknowledged,
+    "skips-without-a-note": skips_without_a_note,
 }

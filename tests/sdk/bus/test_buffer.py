@@ -183,7 +183,7 @@ def test_i12_what_is_handled_is_forgotten_although_something_always_waits(sender
 
 def test_a_newer_state_takes_the_place_of_the_one_that_waits(sender: Sender):
     counted: list[None] = []
-    fair = FairBuffer(lambda: counted.append(None))
+    fair = FairBuffer(lambda _delivery: counted.append(None))
     old, beside = sender.change("calm", "p", 1), sender.change("calm", "q", 5)
     assert add(fair, old, beside) == []
     assert add(fair, sender.change("calm", "p", 10)) == [old]

@@ -10,20 +10,23 @@ from datetime import timedelta
 import pytest
 
 from fleetbus.bus.connection import Bus, connected
-from fleetbus.bus.durables import (
+from fleetbus.bus.durables import consumer_info
+from fleetbus.bus.jetstream import stream_info
+from fleetbus.bus.key_value import KeyValue
+from fleetbus.bus.reader_groups import (
     ControllerRunning,
-    apply_registration,
-    consumer_info,
+    ReaderGroup,
+    Selection,
     durables_of,
     mark_removed,
+    read_groups,
     read_registration,
     register,
 )
-from fleetbus.bus.jetstream import stream_info
-from fleetbus.bus.key_value import KeyValue
 from fleetbus.controller.controller import Controller
 from fleetbus_cli.queue.forget import forget_controller
 from fleetbus_proto import keys
+from fleetbus_reconciler.projector.reader_groups import ReaderGroups
 from support.eventually import eventually
 from support.objects import pod
 from support.processes.programs import installed
@@ -60,11 +63,13 @@ async def running(open_rig: OpenRig) -> Rig:
 
 async def traces_of(rig: Rig, bus: Bus, name: str) -> list[str]:
     """The keys and durables of a controller on bus and store."""
-    traces = [durable for durable in durables_of(name) if await consumer_info(bus, durable)]
-    traces += [str(key) for key in await rig.redis.keys(keys.queue(name, "*"))]
-    if await read_registration(KeyValue(bus), name):
-        traces.append("registration")
-    return traces
+    found = await durables_of(bus, name, only_its_own=True)
+    found += [str(key) for key in await rig.redis.keys(keys.queue(name, "*"))]
+    for stored in await read_groups(bus):
+        member = stored.members.get(name)
+        if member and not (member.registration.is_removed or member.registration.gone_at):
+            found.append("registration")
+    return found
 
 
 async def test_all_of_a_controller_goes_and_it_comes_back_as_a_new_one(open_rig: OpenRig) -> None:
@@ -114,24 +119,24 @@ async def test_b12_one_that_registers_again_before_the_projector_looks_stays(
 ) -> None:
     rig = await open_rig("a", resources=(PODS,))
     rig.start_reconciler()
-    filters = ["fleetbus.events.*.core.pods.>"]
+    group = ReaderGroup({NAME: Selection(["fleetbus.events.*.core.pods.>"])})
     async with connected(rig.shared.nats_url, name="test") as bus:
         kv = KeyValue(bus)
         await eventually(lambda: stream_info(bus, f"KV_{keys.KV_BUCKET}"), SOON)
 
         async def is_registered() -> bool:
-            await register(kv, NAME, filters)
-            registration = await read_registration(kv, NAME)
-            return registration is not None and bool(registration.durable)
+            await register(kv, group)
+            found = await read_registration(kv, group)
+            return found is not None and found.is_created
 
         await eventually(is_registered, SOON)
         await rig.stop_reconciler()
-        assert await mark_removed(bus, kv, NAME)
-        assert await read_registration(kv, NAME) is None
-        fresh = await register(kv, NAME, filters)
+        assert await mark_removed(bus, NAME)
+        assert await read_registration(kv, group) is None
+        fresh = await register(kv, group)
         assert not fresh.is_removed
-        await apply_registration(bus, kv, NAME)
-        found = await read_registration(kv, NAME)
+        await ReaderGroups(bus, kv).serve()
+        found = await read_registration(kv, group)
         assert found is not None
         assert await consumer_info(bus, found.durable)
 

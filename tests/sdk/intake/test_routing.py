@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.controller.controller import Controller
+from fleetbus.controller.filters import PartialMetadata, read_metadata
 from fleetbus.errors import ClusterNotFound, NotSynced
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake.full_enqueue import FullEnqueue
@@ -121,6 +122,59 @@ async def test_other_resources_and_namespaces_wake_nobody(routed: Routed) -> Non
     assert await routed.wakes(Source(resource="services").added("a", 1)) == []
     assert await routed.wakes(EU.added("a", 1, namespace="dev")) == []
     assert await routed.wakes(EU.added("a", 1, namespace="test")) == ["cluster://eu1/test/a"]
+
+
+def always(old: Any, new: Any) -> bool:
+    del old, new
+    return True
+
+
+def itself(object: Any, request: Request, fleet: Any) -> list[Request]:  # noqa: A002 -- the field's word
+    del object, fleet
+    return [request]
+
+
+def broken_choice(cluster: ClusterInfo) -> bool:
+    return cluster.labels["no such label"] == "x"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"selector": "app=web"},
+        {"selector": "app=web", "predicate": always},
+        {"selector": "app=web", "map": itself},
+        {"annotation_selector": "kept"},
+        {"namespaces": ["test"]},
+        {"clusters": ["us1"]},
+        {"clusters": broken_choice},
+    ],
+)
+async def test_p8_what_is_refused_at_once_would_have_changed_nothing(
+    routed: Routed, options: dict[str, Any]
+) -> None:
+    routed.controller.watch(PODS, **options)
+    refused: list[bool] = []
+    for source in (EU, US, Source(cluster="unknown")):
+        for labels in ({}, {"app": "web"}):
+            metadata = {"labels": labels}
+            for event in (
+                source.added("a", 1, metadata=metadata),
+                source.listed("a", 1, metadata=metadata),
+                source.deleted("a", 2),
+                msgspec.structs.replace(source.added("a", 3), object=None, degraded=True),
+            ):
+                refused.append(routed.router.refuses(event, lambda event=event: metadata_of(event)))
+                if refused[-1]:
+                    routing = await routed.router.evaluate(event)
+                    assert (routing.adds, routing.last_seen) == ([], None)
+                    assert routing.is_complete
+    assert any(refused) == bool(options.keys() - {"predicate", "map"}) or "clusters" in options
+
+
+def metadata_of(event: Event) -> PartialMetadata | None:
+    return None if event.object is None else read_metadata(event.object)
 
 
 def is_us(info: ClusterInfo) -> bool:

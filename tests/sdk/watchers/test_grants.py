@@ -7,15 +7,16 @@ import json
 import re
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from fleetbus.bus.connection import Bus, NoStream, connected
-from fleetbus.bus.durables import read_registration
 from fleetbus.bus.jetstream import ensure_bucket
 from fleetbus.bus.key_scan import scan_keys
 from fleetbus.bus.key_value import KeyValue
+from fleetbus.bus.reader_groups import ReaderGroup, Selection, read_registration
 from fleetbus.errors import BusError
 from fleetbus.watchers.cluster_consent import has_consent, parse_incarnation
 from fleetbus.watchers.grant_requests import (
@@ -27,7 +28,7 @@ from fleetbus.watchers.grant_requests import (
     read_grant_requests,
 )
 from fleetbus.watchers.resync import read_resync
-from fleetbus_proto.keys import kv_accepted, kv_controller, kv_resync
+from fleetbus_proto.keys import kv_accepted, kv_reader, kv_resync
 from fleetbus_proto.resources import parse_resource
 
 KEY = "eu1.grant.core.pods"
@@ -179,26 +180,27 @@ async def test_b9_a_prefix_that_no_key_can_have_is_refused(kv: KeyValue, bus: Bu
     "value", [b"\xff", b'{"requests":[{"x":' + b"[" * 50_000, b'{"uid":"\xff"}']
 )
 async def test_b18_what_cannot_be_read_counts_as_not_there(kv: KeyValue, value: bytes):
-    for key in (KEY, kv_accepted("eu1"), kv_resync("eu1", "core", "pods"), kv_controller("c")):
+    group = ReaderGroup({"c": Selection([])})
+    reader = kv_reader("c", group.id)
+    for key in (KEY, kv_accepted("eu1"), kv_resync("eu1", "core", "pods"), reader):
         await kv.put(key, value)
     assert (await read_grant_requests(kv, KEY)).requests == ()
     assert await read_resync(kv, "eu1", parse_resource("v1/pods")) is None
     assert not await has_consent(kv, "eu1", "uid", replaces="")
-    assert await read_registration(kv, "c") is None
+    assert await read_registration(kv, group) is None
     assert parse_incarnation(value) is None
 
 
-@pytest.mark.parametrize(
-    "changed", [{"controller": "d"}, {"previous": "projector"}, {"durable": "d-a"}]
-)
-async def test_s4_a_registration_names_no_durable_of_others(kv: KeyValue, changed: dict[str, str]):
-    registration = {
-        "controller": "c",
-        "filters": ["fleetbus.events.>"],
-        "durable": "c-a",
-        "synced": "c-a",
-    }
-    await kv.put(kv_controller("c"), json.dumps(registration).encode())
-    assert await read_registration(kv, "c") is not None
-    await kv.put(kv_controller("c"), json.dumps(registration | changed).encode())
-    assert await read_registration(kv, "c") is None
+@pytest.mark.parametrize("changed", [{"durable": "projector"}, {"durable": "d-1"}, {"filters": []}])
+async def test_s4_a_registration_names_no_durable_of_others(kv: KeyValue, changed: dict[str, Any]):
+    filters = ["fleetbus.events.>"]
+    group = ReaderGroup({"c": Selection(filters)})
+
+    async def write(*, durable: str = "c-1", filters: list[str] = filters) -> None:
+        found = {"controllers": {"c": {"filters": filters, "digest": ""}}, "durable": durable}
+        await kv.put(kv_reader("c", group.id), json.dumps(found).encode())
+
+    await write()
+    assert await read_registration(kv, group) is not None
+    await write(**changed)
+    assert await read_registration(kv, group) is None

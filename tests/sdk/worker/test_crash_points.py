@@ -83,7 +83,7 @@ async def test_p9_b7_nothing_is_acknowledged_before_it_is_applied_and_enqueued(
     if when == "before" or point == "look":  # else the second attempt finds it done (P8)
         await eventually(lambda: Breaking.hits >= 2, SOON)
         async with connected(rig.shared.nats_url, name="test") as bus:
-            info = await consumer_info(bus, "pods-a")
+            info = await consumer_info(bus, "pods-1")
             assert info is not None
             assert info["num_ack_pending"] > 0
         assert recorder.runs == []

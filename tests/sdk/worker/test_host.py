@@ -21,7 +21,7 @@ from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.workqueue import Add, RedisQueue
-from fleetbus_proto.keys import SnapshotKeys, queue, queue_checkpoint, queue_replay_claim
+from fleetbus_proto.keys import SnapshotKeys, queue_checkpoint, queue_replay_claim
 from fleetbus_proto.subjects import STREAM, Verb, event_subject
 from fleetbus_reconciler.timing import ReconcilerTiming
 from support.eventually import eventually, stays
@@ -200,7 +200,7 @@ async def test_p8_a_map_is_asked_about_each_state_that_waited(open_rig: OpenRig)
     async with connected(rig.shared.nats_url, name="test") as bus:
 
         async def is_in_line() -> bool:
-            info = await consumer_info(bus, "mapped-a")
+            info = await consumer_info(bus, "mapped-1")
             return info is not None and info["num_ack_pending"] == 3
 
         await eventually(is_in_line)
@@ -247,8 +247,8 @@ async def test_p12_of_processes_that_start_at_once_one_enqueues_and_the_others_s
         await rig.redis.delete(queue_replay_claim("pods"))
         await rig.quiet("pods")
         async with rig.redis.pipeline(transaction=True) as pipe:
-            pipe.delete(queue("pods", "initial-sync"))
-            pipe.hset(queue("pods", "initial-sync"), "a", "b")
+            pipe.hdel(queue_checkpoint("pods", "pods-1"), "synced")
+            pipe.set(SnapshotKeys().resources("a"), "of another program")
             await pipe.execute()
         await eventually(lambda: logged("initial_sync_failed"), within=SOON)
     assert set(logged("initial_sync_failed")) == {"warning"}
@@ -277,7 +277,7 @@ async def test_b17_p12_a_controller_that_missed_messages_reconciles_what_it_miss
     missed = source.modified("missed", version, namespace="default", uid=entry.uid)
     await SnapshotWriter(rig.redis, SnapshotKeys()).apply([missed])
     await rig.redis.hincrby(
-        queue_checkpoint("pods", "pods-a"), "breaks", 1
+        queue_checkpoint("pods", "pods-1"), "breaks", 1
     )  # as the projector tells it
     await eventually(lambda: recorder.of("a", "default", "missed"), within=SOON)
     await rig.quiet("pods")

@@ -12,8 +12,8 @@ from fleetbus.clusters.info import ClusterInfo
 from fleetbus.controller.controller import Controller
 from fleetbus.errors import ConfigError, Unreachable
 from fleetbus.process import metrics
-from fleetbus.worker.host import WEIGHT_LABEL, QueueWeights
 from fleetbus.worker.queue_gauges import QueueGauges
+from fleetbus.worker.queue_weights import WEIGHT_LABEL, QueueWeights
 from fleetbus.worker.slots import ALONE, Slots, is_outage
 from fleetbus.workqueue import Breaker, Lease, Priority, Stats
 from support.rows import each_row

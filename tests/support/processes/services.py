@@ -48,6 +48,10 @@ class Processes:
         """A watcher of all clusters."""
         return self._child(name, installed("fleetbus-watcher", "--pool"), environment)
 
+    def program(self, name: str, command: Sequence[str], **environment: str) -> Child:
+        """Another program that runs a service."""
+        return self._child(name, command, environment)
+
     def distributor(
         self, name: str, command: Sequence[str] | None = None, **environment: str
     ) -> Child:

@@ -30,7 +30,6 @@ from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_emulator.apiserver import ApiServers, Cluster, User, serve
 from fleetbus_emulator.apiserver.auth.access import allow_all
 from fleetbus_proto.keys import SnapshotKeys
-from fleetbus_proto.keys import queue as queue_key
 from fleetbus_reconciler.main import run as run_reconciler
 from fleetbus_reconciler.settings import ReconcilerSettings
 from fleetbus_reconciler.timing import USUAL as RECONCILER_TIMING
@@ -41,6 +40,7 @@ from fleetbus_watcher.timing import USUAL as WATCHER_TIMING
 from fleetbus_watcher.timing import WatcherTiming
 from support.eventually import eventually
 from support.servers.real_cluster import REAL, real_clusters
+from support.stores.initial_sync import is_synced
 
 RESOURCES = ("v1/pods", "apps/v1/deployments", "v1/configmaps")
 _STOP_WITHIN = 10
@@ -154,7 +154,7 @@ class Rig:
         queue = RedisQueue(self.redis, controller)
 
         async def is_quiet() -> bool:
-            if await self.redis.get(queue_key(controller, "initial-sync")) is None:
+            if not await is_synced(self.redis, controller):
                 return False
             stats = await queue.stats()
             return not stats.depth and not stats.processing

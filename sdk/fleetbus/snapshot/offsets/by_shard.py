@@ -72,7 +72,8 @@ class ByShard:
         """Handle a batch.
 
         Raises:
-            PartlyHandled: the messages of a shard were not handled; there are several shards.
+            PartlyHandled: the messages of a shard were not handled, and there are several; or the
+                handler has handled a part only.
             Exception: raised by the handler, and not about the store; all of it comes again.
         """
         if self._keys.shards == 1:
@@ -88,6 +89,9 @@ class ByShard:
             if isinstance(answer, _OF_STORE):
                 failed |= {delivery.sequence for delivery in portion}
                 cause = cause if cause and isinstance(answer, ShardAway) else answer
+            elif isinstance(answer, PartlyHandled):
+                failed |= answer.failed
+                cause = cause or answer.cause
             elif answer is not None:
                 raise answer
         if cause is not None:

@@ -19,12 +19,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from prometheus_client import Counter
@@ -33,11 +32,11 @@ from redis.exceptions import RedisError
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.consume import Handle
-from fleetbus.bus.durables import BoundDurable, consumer_info
-from fleetbus.bus.jetstream import stream_info
+from fleetbus.bus.reader_groups import BoundDurable
 from fleetbus.bus.replay import replay
 from fleetbus.errors import FleetbusError
 from fleetbus.process.log_once import LogOnce
+from fleetbus.snapshot.offsets.bus_state import BusState, BusStates
 from fleetbus.snapshot.offsets.checkpoint_store import (
     Beside,
     CheckpointStore,
@@ -45,7 +44,6 @@ from fleetbus.snapshot.offsets.checkpoint_store import (
     StoreState,
     claimed,
 )
-from fleetbus.snapshot.offsets.stream_end import StreamEnd
 from fleetbus.snapshot.shards import WrongShards
 from fleetbus_proto.keys import SnapshotKeys
 
@@ -82,17 +80,6 @@ class Loss(StrEnum):
 OnLoss = Callable[[Loss, str], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Bus:
-    """The state of the stream and of one consumer, as far as a checkpoint needs it."""
-
-    mark: Offset
-    first: int
-    last: int
-    has_handled: bool
-    """Whether the consumer ever received anything."""
-
-
 async def _nothing(*_: object) -> None: ...
 
 
@@ -105,18 +92,19 @@ class OffsetCheckpoint:
 
     Args:
         bus: a connection.
+        states: of the stream and the durable; those of a process share them.
         redis: the store.
         keys: the shards of the snapshot.
         beside: the data that it vouches for.
         consumer: its name; the consumer that replays is named after it.
         durable: the one whose checkpoint is kept; none while this process is not bound.
+        filters: the subjects that the consumer reads.
         handle: handles messages, for the replay.
         on_loss: repairs a loss; until it returns the loss stands. A controller needs none: a full
             enqueue follows from the checkpoint.
         on_return: called when a store that had lost writes has caught up.
         is_rest_settled: whether all other data that the consumer needs is settled, too, given the
             identity of the server of this one.
-        on_stream_state: called with the server's state of the stream at each check.
         ask_again_after: the time to read the stream, which the resyncs after a gap fill again.
     """
 
@@ -124,19 +112,22 @@ class OffsetCheckpoint:
         self,
         *,
         bus: Bus,
+        states: BusStates,
         redis: Redis,
         keys: SnapshotKeys,
         beside: Beside,
         consumer: str,
         durable: BoundDurable,
+        filters: Sequence[str],
         handle: Handle,
         on_loss: OnLoss = _nothing,
         on_return: Callable[[], Awaitable[None]] = _nothing,
         is_rest_settled: Callable[[str], Awaitable[bool]] = _always,
-        on_stream_state: Callable[[Mapping[str, Any]], None] = lambda _state: None,
         ask_again_after: timedelta = _ASK_AGAIN_AFTER,
     ) -> None:
         self._bus = bus
+        self._states = states
+        self._filters = filters
         self._redis = redis
         self._beside = beside
         self._consumer = consumer
@@ -146,12 +137,10 @@ class OffsetCheckpoint:
         self._on_loss = on_loss
         self._on_return = on_return
         self._is_rest_settled = is_rest_settled
-        self._on_stream_state = on_stream_state
         self._ask_again_after = ask_again_after
         self._store = CheckpointStore(redis, keys, beside)
         self._bound = durable
         self._durable = ""
-        self._end = StreamEnd()
         self._settled, self._wake = asyncio.Event(), asyncio.Event()
         self._log_once = LogOnce()
         self._quiet_until = float("-inf")
@@ -186,6 +175,14 @@ class OffsetCheckpoint:
                 start = start if sequence == end + 1 else sequence
                 end = sequence
         self._handled = (start, end)
+
+    async def note_break(self) -> None:
+        """Count messages that are acknowledged and were not handled, like those of a gap.
+
+        Raises:
+            redis.exceptions.RedisError: nobody knows whether they were counted; to be repeated.
+        """
+        await self._store.count_break(self._durable)
 
     def _rebind(self) -> None:
         durable = self._bound.name
@@ -223,8 +220,8 @@ class OffsetCheckpoint:
             redis.exceptions.RedisError: the store is away.
         """
         durable = self._durable
-        state = await self._store.read(durable or self._consumer)
-        if state.generation is None:
+        seen = await self._store.read(durable or self._consumer)
+        if seen.generation is None:
             self._settled.clear()
             self._remembered, self._handled = None, (0, 0)
             await self._on_loss(Loss.CONTENT, "the store is empty")
@@ -232,73 +229,73 @@ class OffsetCheckpoint:
         if not durable:
             self._settled.set()  # another watch set is in force; its processes check
             return
-        if why := self._why_lost(state):
+        if why := self._why_lost(seen):
             self._settled.clear()
-            await self._repair(durable, state, why)
+            await self._repair(durable, seen, why)
             return
-        if not await self._is_rest_settled(state.identity):
+        if not await self._is_rest_settled(seen.identity):
             self._settled.clear()
             return
         # A store without a checkpoint of ours is settled once it has one.
-        if state.offset is not None:
+        if seen.offset is not None:
             self._settled.set()
-        await self._compare(durable, state)
+        await self._compare(durable, seen)
 
-    def _why_lost(self, state: StoreState) -> str:
-        if state.offset is None:
+    def _why_lost(self, seen: StoreState) -> str:
+        if seen.offset is None:
             return ""
-        if state.run and state.run != state.identity:
+        if seen.run and seen.run != seen.identity:
             return "the store is another server, or was restarted"
         if self._remembered is None:
             return ""
         generation, mark = self._remembered
-        is_same = (generation, mark.stream) == (state.generation, state.offset.stream)
-        return "the store was rolled back" if is_same and state.offset.low < mark.low else ""
+        is_same = (generation, mark.stream) == (seen.generation, seen.offset.stream)
+        return "the store was rolled back" if is_same and seen.offset.low < mark.low else ""
 
-    async def _compare(self, durable: str, state: StoreState) -> None:
-        bus_state = await self._ask(durable)
-        if bus_state is None:
+    async def _compare(self, durable: str, seen: StoreState) -> None:
+        found = await self._states.read(durable)
+        if found is None:
             return
-        offset = state.offset
-        if offset is None:
-            await self._begin(durable, state, bus_state, is_lost=bus_state.has_handled)
+        held = seen.offset
+        if held is None:
+            await self._begin(durable, seen, found, is_lost=found.has_handled)
             return
-        if _is_set_back(offset, bus_state):
-            if _is_another(offset, bus_state):
+        if _is_set_back(held, found):
+            if _is_another(held, found):
                 # The bus was wiped or rolled back. The watchers notice it and list everything (W9).
                 log.error("stream_lost", durable=durable)
             else:
                 # Rolled back and grown again since; or killed before acknowledgements were on disk.
                 log.warning("acknowledgements_lost", durable=durable)
             self._handled = (0, 0)
-            await self._write(durable, state, bus_state.mark, breaks=1)
+            await self._write(durable, seen, found.mark, breaks=1)
             return
-        handled = self._handled_after(offset.low)
-        low = max(handled, bus_state.mark.low)
-        if bus_state.first > handled + 1:
+        handled = self._handled_after(held.low)
+        low = max(handled, found.mark.low)
+        if found.first > handled + 1:
             if time.monotonic() >= self._quiet_until:
-                await self._report_gap(durable, state, bus_state, handled=handled)
+                await self._report_gap(durable, seen, found, handled=handled)
             return
-        mark = bus_state.mark._replace(low=low)
-        if mark != offset or not state.run:
-            await self._write(durable, state, mark)
+        mark = found.mark._replace(low=low)
+        if mark != held or not seen.run:
+            await self._write(durable, seen, mark)
         else:
-            self._remember(state, mark)
+            self._remember(seen, mark)
 
     async def _report_gap(
-        self, durable: str, state: StoreState, bus_state: _Bus, *, handled: int
+        self, durable: str, seen: StoreState, found: BusState, *, handled: int
     ) -> None:
         log.error(
             "stream_gap_found",
             durable=durable,
             low_water=handled,
-            first_sequence=bus_state.first,
+            first_sequence=found.first,
         )
         # First: if this fails the gap stands, and the next check finds it again.
         reason = f"messages left the stream before the {self._consumer} had read them"
         await self._on_loss(Loss.MESSAGES, reason)
-        low = max(handled, bus_state.mark.low, bus_state.first - 1)
-        await self._write(durable, state, bus_state.mark._replace(low=low), breaks=1)
+        low = max(handled, found.mark.low, found.first - 1)
+        await self._write(durable, seen, found.mark._replace(low=low), breaks=1)
         if not self._beside.shard:  # else it is counted once for each shard
             GAPS.labels(durable).inc()
         self._quiet_until = time.monotonic() + self._ask_again_after.total_seconds()
@@ -308,97 +305,69 @@ class OffsetCheckpoint:
         return max(low, end) if start <= low + 1 else low
 
     async def _begin(
-        self, durable: str, state: StoreState, bus_state: _Bus, *, is_lost: bool
+        self, durable: str, seen: StoreState, found: BusState, *, is_lost: bool
     ) -> None:
         """Write the first checkpoint, or one that proves nothing of what came before it (P12)."""
         if is_lost:
             await self._on_loss(Loss.WRITES, "it is unknown what the store has lost")
-        if await self._write(durable, state, bus_state.mark, is_new=True):
+        if await self._write(durable, seen, found.mark, is_new=True):
             self._settled.set()
 
     async def _write(
-        self,
-        durable: str,
-        state: StoreState,
-        mark: Offset,
-        *,
-        is_new: bool = False,
-        breaks: int = 0,
+        self, durable: str, seen: StoreState, mark: Offset, *, is_new: bool = False, breaks: int = 0
     ) -> bool:
-        is_written = await self._store.write(durable, state, mark, is_new=is_new, breaks=breaks)
+        is_written = await self._store.write(durable, seen, mark, is_new=is_new, breaks=breaks)
         if is_written:
-            self._remember(state, mark)
+            self._remember(seen, mark)
         return is_written
 
-    def _remember(self, state: StoreState, mark: Offset) -> None:
-        if state.generation is not None:
-            self._remembered = (state.generation, mark)
+    def _remember(self, seen: StoreState, mark: Offset) -> None:
+        if seen.generation is not None:
+            self._remembered = (seen.generation, mark)
 
     # --- a store that lost writes ---------------------------------------------------------------
 
-    async def _repair(self, durable: str, state: StoreState, why: str) -> None:
+    async def _repair(self, durable: str, seen: StoreState, why: str) -> None:
         """Repeat what the store has lost (rule P11); the loss stands until that is done."""
         async with claimed(self._redis, self._beside.claim) as is_ours:
             if not is_ours:
                 return  # another process of this consumer does it
             self._handled = (0, 0)
-            bus_state = await self._ask(durable)
-            if bus_state is None or state.offset is None:
+            found = await self._states.read(durable)
+            if found is None or seen.offset is None:
                 return
-            offset = state.offset
+            held = seen.offset
             names = {"consumer": self._consumer, "beside": self._beside.name}
-            log.error("store_rolled_back", **names, reason=why, low_water=offset.low)
-            if _is_set_back(offset, bus_state) or bus_state.first > offset.low + 1:
-                await self._begin(durable, state, bus_state, is_lost=True)
+            log.error("store_rolled_back", **names, reason=why, low_water=held.low)
+            if _is_set_back(held, found) or found.first > held.low + 1:
+                await self._begin(durable, seen, found, is_lost=True)
             else:
-                await self._replay(durable, state, bus_state)
+                await self._replay(durable, seen, found)
         if self.is_settled:
             log.info("store_settled", consumer=self._consumer, beside=self._beside.name)
             await self._on_return()
 
-    async def _replay(self, durable: str, state: StoreState, bus_state: _Bus) -> None:
-        offset = state.offset
-        if offset is None:
+    async def _replay(self, durable: str, seen: StoreState, found: BusState) -> None:
+        held = seen.offset
+        if held is None:
             return
-        if bus_state.last > offset.low:
+        if found.last > held.low:
             await replay(
-                *(self._bus, self._reader, self._bound.filters, self._handle),
-                first=offset.low + 1,
-                last=bus_state.last,
+                *(self._bus, self._reader, self._filters, self._handle),
+                first=held.low + 1,
+                last=found.last,
             )
         REPLAYS.labels(self._consumer).inc()
         # If the store changed again meanwhile, this is not written, and the next check starts over.
-        mark = bus_state.mark._replace(low=max(offset.low, bus_state.last))
-        if await self._write(durable, state, mark):
+        mark = found.mark._replace(low=max(held.low, found.last))
+        if await self._write(durable, seen, mark):
             self._settled.set()
 
-    # --- the bus --------------------------------------------------------------------------------
 
-    async def _ask(self, durable: str) -> _Bus | None:
-        """Read stream and consumer; None while the stream is being created again."""
-        before = await stream_info(self._bus)
-        # Asked second: a consumer with nothing pending has handled all up to the end read above.
-        consumer = await consumer_info(self._bus, durable)
-        # Again: the server moves an ack floor past messages it drops, as if they had been handled.
-        stream = await stream_info(self._bus)
-        if before is None or stream is None or before["created"] != stream["created"]:
-            return None
-        self._on_stream_state(stream["state"])
-        if consumer is None:
-            return None
-        floor = int(consumer["ack_floor"]["stream_seq"])
-        return _Bus(
-            Offset(str(stream["created"]), self._end.low_water(before, consumer), floor),
-            int(stream["state"]["first_seq"]),
-            int(stream["state"]["last_seq"]),
-            has_handled=int(consumer["delivered"]["consumer_seq"]) > 0,
-        )
+def _is_set_back(held: Offset, found: BusState) -> bool:
+    return _is_another(held, found) or held.floor > found.mark.floor
 
 
-def _is_set_back(offset: Offset, bus_state: _Bus) -> bool:
-    return _is_another(offset, bus_state) or offset.floor > bus_state.mark.floor
-
-
-def _is_another(offset: Offset, bus_state: _Bus) -> bool:
+def _is_another(held: Offset, found: BusState) -> bool:
     """Whether the stream is another one, or lacks the end that was handled."""
-    return offset.stream != bus_state.mark.stream or offset.low > bus_state.last
+    return held.stream != found.mark.stream or held.low > found.last

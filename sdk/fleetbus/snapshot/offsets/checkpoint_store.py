@@ -166,6 +166,14 @@ class CheckpointStore:
         ]
         return bool(await self._write(keys=self._names(durable)[:2], args=arguments))
 
+    async def count_break(self, durable: str) -> None:
+        """Count a gap that has nothing to do with the offset.
+
+        Raises:
+            redis.exceptions.RedisError: nobody knows whether it was counted; to be repeated.
+        """
+        await cast("Any", self._redis.hincrby(self._beside.checkpoint(durable), "breaks", 1))
+
 
 def ask_whether_settled(pipe: Pipeline, keys: SnapshotKeys, shard: int) -> None:
     """Ask in a pipeline whether the projector vouches for a shard (rule P11); the answer is 0 or 1.

@@ -15,10 +15,8 @@ from redis.exceptions import RedisError
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.durable_names import PROJECTOR
 from fleetbus.bus.durables import (
-    apply_registration,
     ensure_archiver,
     ensure_consumer,
-    registered_controllers,
 )
 from fleetbus.bus.jetstream import (
     Misconfigured,
@@ -28,8 +26,10 @@ from fleetbus.bus.jetstream import (
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.errors import BusError
 from fleetbus.process.log_once import LogOnce
+from fleetbus_proto.keys import KV_CONTROLLERS
 from fleetbus_proto.subjects import STREAM_SUBJECTS
 from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
+from fleetbus_reconciler.projector.reader_groups import ReaderGroups
 from fleetbus_reconciler.settings import Subscriber
 from fleetbus_reconciler.timing import ReconcilerTiming
 
@@ -69,6 +69,7 @@ class BusResources:
     ) -> None:
         self._bus = bus
         self._kv = kv
+        self._groups = ReaderGroups(bus, kv)
         self._limits = limits
         self._shards = shards
         self._subscribers = subscribers
@@ -147,7 +148,7 @@ class BusResources:
     async def serve_registrations(self) -> None:
         """Create the durables that controllers register, when they do and every few seconds."""
         changed = asyncio.Event()
-        async with self._kv.follow("_controllers", lambda _key, _value: changed.set()):
+        async with self._kv.follow(KV_CONTROLLERS, lambda _key, _value: changed.set()):
             while True:
                 changed.clear()
                 await self._serve_all()
@@ -157,18 +158,10 @@ class BusResources:
 
     async def _serve_all(self) -> None:
         try:
-            for name in await registered_controllers(self._bus):
-                await self._serve_one(name)
+            await self._groups.serve()
         except BusError as e:
             log.warning("registrations_not_read", error=str(e))
             await asyncio.sleep(self._timing.retry.total_seconds())
-
-    async def _serve_one(self, name: str) -> None:
-        try:
-            await apply_registration(self._bus, self._kv, name)
-        except BusError as e:
-            # The other controllers are served all the same; the next turn tries again.
-            log.warning("registration_failed", controller=name, error=str(e))
 
 
 async def _is_set(event: asyncio.Event, within: timedelta) -> bool:

@@ -1,0 +1,27 @@
+"""The reconciler service of the rolling updates: with shorter waits, and perhaps without a rule.
+
+python tests/run.py faults.workers.roller MUTATION [MODULE...]
+"""
+
+from __future__ import annotations
+
+import sys
+
+from faults.workers.mutants import ROLLOUT_MUTATIONS
+from faults.workers.settings import ACK_WAIT, POLICY
+from fleetbus.bus import durables
+from fleetbus.worker import host, reader
+from fleetbus_reconciler.main import main
+from support.processes.patch import replace
+
+_LATE = 60
+"""Few, so that a controller with a slow map skips events."""
+
+if __name__ == "__main__":
+    _, mutation, *modules = sys.argv
+    replace(durables, "ACK_WAIT", ACK_WAIT)
+    replace(host, "QueuePolicy", lambda: POLICY)
+    replace(reader, "LATE", _LATE)
+    if mutation:
+        ROLLOUT_MUTATIONS[mutation]()
+    sys.exit(main(modules))
