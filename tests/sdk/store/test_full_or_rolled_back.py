@@ -79,7 +79,7 @@ async def test_p9_p10_a_store_that_is_full_or_goes_back_loses_no_change_and_show
             failed = [line for line in logs if line["event"] == "batch_failed"]
             return {line["durable"] for line in failed if line["error_type"] == "StoreFull"}
 
-        await eventually(lambda: warned() == {"projector", "pods-a"})
+        await eventually(lambda: warned() == {"projector", "pods-1"})
     assert log.started == []
     await rig.redis.config_set("maxmemory", "0")
     await eventually(lambda: {("web", "2"), ("doomed", None)} <= set(log.labels), within=SOON)

@@ -126,7 +126,7 @@ WRONG: Final[list[tuple[Object, str]]] = [
     ),
     ({"externalSubscribers": [{**AUDIT, "durable": "projector"}]}, "belongs to somebody else"),
     (
-        {"reconcilers": [SHOP], "externalSubscribers": [{**AUDIT, "durable": "shop-a"}]},
+        {"reconcilers": [SHOP], "externalSubscribers": [{**AUDIT, "durable": "shop-1"}]},
         "belongs to somebody else",
     ),
     (
