@@ -89,9 +89,7 @@ async def ignore(_deliveries: Sequence[Delivery]) -> None:
 @asynccontextmanager
 async def reading(bus: Bus, durable: str, handle: Any = ignore) -> AsyncGenerator[None]:
     """A process that pulls from a durable."""
-    task = asyncio.create_task(
-        Consumer(bus, stream=STREAM, durable=durable, handle=handle).run()
-    )
+    task = asyncio.create_task(Consumer(bus, stream=STREAM, durable=durable, handle=handle).run())
 
     async def is_pulled() -> bool:
         info = await consumer_info(bus, durable)
