@@ -124,8 +124,8 @@ def _below(tree: Any, step: Step) -> Sequence[Any]:
     if isinstance(step, str):
         if not isinstance(tree, Mapping):
             return ()
-        fields = cast("Mapping[str, Any]", tree)
-        return (fields[step],) if step in fields else ()
+        # An element that lacks the field counts with an absent value: `ports[*].name=` finds it.
+        return (cast("Mapping[str, Any]", tree).get(step),)
     if not isinstance(tree, list):
         return ()
     elements = cast("list[Any]", tree)

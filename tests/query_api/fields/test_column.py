@@ -77,9 +77,29 @@ def test_a_field_is_read_without_the_rest_of_the_object(body: bytes, path: str, 
 
 def test_a_field_alone_is_what_the_whole_object_has_there():
     values = ('"text"', "null", "1", "1.5", "true", "[]", "{}", '{"b":null}', '{"b":{"c":2}}')
-    for value in (*values, '{"b":"x","c":1}', '[{"b":1},"x",null]', '{"b":[{"c":3},{}]}'):
+    for value in (
+        *values,
+        '{"b":"x","c":1}',
+        '[{"b":1},"x",null]',
+        '{"b":[{"c":3},{}]}',
+        "[[1],[],null]",
+    ):
         for body in (f'{{"a":{value}}}'.encode(), f'{{"z":1,"a":{value},"b":{value}}}'.encode()):
-            for text in ("a", "b", "a.b", "a.b.c", "a.b.c.d", "a[0]", "z", "z.y"):
+            for text in (
+                "a",
+                "b",
+                "a.b",
+                "a.b.c",
+                "a.b.c.d",
+                "a[0]",
+                "a[*]",
+                "a[*].b",
+                "a.b[*].c",
+                "a[*].b[0]",
+                "a[*][*]",
+                "z",
+                "z.y",
+            ):
                 path = FieldPath.parse(text)
                 expected = path.read(msgspec.json.decode(body))
                 assert field_reader(path)(body) == expected, (body, text)
