@@ -45,8 +45,8 @@ class WatcherTiming:
     specs: timedelta = timedelta(seconds=60)
     """Interval at which the watch spec is read, as a wake-up may be lost."""
     resync_requests: timedelta = timedelta(minutes=5)
-    """The same of requests, of which there may be one for each resource. Each is kept, and the
-    projector wakes us again as long as it lacks the list (rule W20)."""
+    """The same of resync requests. There is one key for each resource, and a wake-up is lost only
+    where servers of a NATS cluster lose each other while their clients stay connected (W20)."""
     stream_lag: timedelta = timedelta(seconds=5)
     """Time that a replica of the stream may lag behind its leader."""
     grant_first_poll: timedelta = timedelta(milliseconds=250)
