@@ -169,7 +169,9 @@ class FairBuffer:
     """Each cluster's messages in order, one batch at a time; the clusters side by side.
 
     The cluster that has been served least is next. A newer state of an object takes the place of
-    one that still waits, so a further change does not make the object wait longer.
+    one that still waits, so a further change does not make the object wait longer. What comes again
+    while it is unfinished is dropped: it is acknowledged with the first delivery, and would take
+    the room of others.
 
     Args:
         on_superseded: called for each message that need not be handled.
@@ -189,6 +191,8 @@ class FairBuffer:
         self._is_skippable = is_skippable
         self._queues: dict[str, _Queue] = {}
         self._taken: dict[int, Buffered] = {}
+        self._unfinished: set[int] = set()
+        """The sequences of messages whose batch is done without them."""
         self._slot = 0
         self._held = 0
         self._bytes = 0
@@ -208,6 +212,8 @@ class FairBuffer:
 
     def add(self, buffered: Buffered) -> Buffered | None:
         """See `Buffer`."""
+        if buffered.delivery.sequence in self._unfinished:
+            return None
         cluster, key = _place(buffered)
         queue = self._queues.setdefault(cluster, _Queue())
         queue.received_at = time.monotonic()
@@ -257,20 +263,25 @@ class FairBuffer:
                 queue.cooldown_until = now + min(
                     COOLDOWN_FACTOR * (now - queue.taken_at), MAX_COOLDOWN.total_seconds()
                 )
-        self.finish([b for b in batch if b not in unfinished] if unfinished else batch)
+        self._unfinished |= {buffered.delivery.sequence for buffered in unfinished}
+        self._remove([b for b in batch if b not in unfinished] if unfinished else batch)
         self._forget_idle()
 
     def finish(self, unfinished: Sequence[Buffered]) -> None:
         """See `Buffer`."""
-        for buffered in unfinished:
-            del self._taken[id(buffered)]
-            self._bytes -= buffered.size
-        self._held -= len(unfinished)
+        self._unfinished -= {buffered.delivery.sequence for buffered in unfinished}
+        self._remove(unfinished)
 
     def unhandled(self) -> Sequence[Buffered]:
         """See `Buffer`."""
         waiting = [buffered for queue in self._queues.values() for buffered in queue.slots.values()]
         return [*self._taken.values(), *waiting]
+
+    def _remove(self, messages: Sequence[Buffered]) -> None:
+        for buffered in messages:
+            del self._taken[id(buffered)]
+            self._bytes -= buffered.size
+        self._held -= len(messages)
 
     def _serve(self, queue: _Queue, most: int) -> list[Buffered]:
         slots = list(islice(queue.slots, most))

@@ -76,17 +76,22 @@ class Binding:
             await pauses.sleep()
 
     async def lost(self) -> None:
-        """Wait until the durable is not ours any more."""
-        durable = self._durable.name
+        """Wait until the durable is not ours any more, or was made again.
+
+        What was received from the one before may not be acknowledged to that: the sequences of
+        another stream are other messages.
+        """
+        durable, created = self._durable.name, self._durable.created
         while True:
             await asyncio.sleep(CHECK_EVERY.total_seconds())
-            created = await self._try("check the binding", self._created())
+            now = await self._try("check the binding", self._created())
             if self._durable.decided.durable != durable:
                 log.warning("durable_lost", durable=durable)
                 self._durable.bind("")
                 return
-            if created:  # it may have been made again
-                self._durable.created = created
+            if now and now != created:
+                log.warning("durable_made_again", durable=durable)
+                return
 
     async def _try(self, what: str, step: Awaitable[T]) -> T | None:
         self._beat()

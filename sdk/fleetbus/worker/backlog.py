@@ -117,8 +117,27 @@ class Backlog:
         step = self._enqueue(part, standing, records or {}, after)
         return asyncio.create_task(step, name=f"enqueue {self._name}")
 
+    async def let_go(self, task: asyncio.Task[None], part: Sequence[Delivery]) -> None:
+        """Let a batch go on without the part that a task enqueues, or skip that.
+
+        Raises:
+            redis.exceptions.RedisError: as `line_up`; the task is cancelled.
+        """
+        try:
+            has_room = await self._make_room(len(part))
+        except BaseException:
+            task.cancel()
+            raise
+        if task.done():
+            return
+        if has_room:
+            self.note_late(task, part)
+            return
+        task.cancel()  # each cluster that is late would else add a batch to those that wait
+        await self._skip(len(part))
+
     def note_late(self, task: asyncio.Task[None], part: Sequence[Delivery]) -> None:
-        """Let a batch go on without the part that a task enqueues."""
+        """Note that a task goes on after its batch."""
         clusters = _clusters(part)
         self._began[task] = time.monotonic()
         for delivery in part:

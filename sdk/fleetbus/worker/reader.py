@@ -121,15 +121,11 @@ class Reader:
 
     async def _give(self, parts: dict[Hosted, list[Delivery]]) -> None:
         each = {d.sequence: d for part in parts.values() for d in part}
-        loading = asyncio.create_task(self._load(parts), name="load records")
-        try:
-            # If the snapshot cannot be asked, all of it comes again.
-            standing = await self._applied.ensure(_events(each.values()))
-            stored = await loading
-        except BaseException:
-            loading.cancel()
-            await asyncio.gather(loading, return_exceptions=True)
-            raise
+        # If the snapshot cannot be asked, all of it comes again.
+        standing = await self._applied.ensure(_events(each.values()))
+        # Second: who writes a record compares it with the snapshot afterwards. In the other order
+        # an object that leaves the selection meanwhile would be overlooked by both sides (P8).
+        stored = await self._load(parts)
         if len(self._hosted) == 1:
             await self._hosted[0].take(list(each.values()), standing, stored)
             return
@@ -140,14 +136,13 @@ class Reader:
                 backlog = self._backlogs[hosted]
                 if new := hosted.without_refused(await backlog.line_up(part), stored, read):
                     tasks[backlog.start(new, standing, stored)] = (backlog, new)
-            late = await _wait_briefly(tasks)
+            for task in await _wait_briefly(tasks):
+                backlog, part = tasks.pop(task)
+                await backlog.let_go(task, part)
         except BaseException:
             for task in tasks:
                 task.cancel()
             raise
-        for task in late:
-            backlog, part = tasks[task]
-            backlog.note_late(task, part)
 
     async def _load(self, parts: Mapping[Hosted, Sequence[Delivery]]) -> Records:
         """Load what the controllers' records have of the objects, in one round trip for all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -331,3 +332,23 @@ def stands_for(buffered: Buffered, loser: Buffered) -> bool:
         and version_key(newer.resource_version) > version_key(older.resource_version)
         and newer.verb in (Verb.ADDED, Verb.MODIFIED)
     )
+
+
+# --- what is unfinished -----------------------------------------------------------------------
+
+
+def test_what_comes_again_while_it_is_unfinished_takes_no_room(sender: Sender) -> None:
+    fair = FairBuffer()
+    late = sender.change("flood", "a", 1)
+    fair.add(late)
+    before = fair.capacity
+    batch = fair.take()
+    fair.done(batch, batch)
+    for _ in range(3):
+        assert fair.add(dataclasses.replace(late)) is None
+    assert fair.capacity == before
+    assert fair.unhandled() == [late]
+    fair.finish(batch)
+    assert fair.unhandled() == []
+    fair.add(dataclasses.replace(late))
+    assert len(fair.take()) == 1, "it was not acknowledged in time"

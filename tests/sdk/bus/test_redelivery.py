@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from fleetbus.bus.buffer import Delivery
+from fleetbus.bus.buffer import Buffer, Delivery, FairBuffer
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.consume import Consumer, PartlyHandled
 from fleetbus.bus.durables import consumer_info, ensure_consumer
@@ -53,9 +53,10 @@ async def is_through(bus: Bus) -> bool:
     return info is not None and (info["num_pending"], info["num_ack_pending"]) == (0, 0)
 
 
-def start(bus: Bus, handle: object) -> asyncio.Task[None]:
+def start(bus: Bus, handle: object, buffer: Buffer | None = None) -> asyncio.Task[None]:
     consumer = Consumer(
         bus,
+        buffer=buffer,
         stream=STREAM,
         durable=DURABLE,
         handle=handle,  # type: ignore[arg-type]
@@ -145,3 +146,32 @@ async def test_b7_what_a_killed_process_held_goes_to_another_after_the_ack_wait(
         took = time.monotonic() - began
         await stop(task, killed)
     assert took < 2 * ACK_WAIT.total_seconds()
+
+
+async def test_b7_what_came_again_while_it_was_unfinished_is_acknowledged_with_the_first(
+    bus: Bus,
+) -> None:
+    may_finish = asyncio.Event()
+    handled: list[str] = []
+
+    async def handle(deliveries: Sequence[Delivery]) -> None:
+        handled.extend(names_of(deliveries))
+        for delivery in deliveries:
+            delivery.unfinished.append(asyncio.create_task(finish()))
+
+    async def finish() -> None:
+        await may_finish.wait()
+
+    async def is_redelivered() -> bool:
+        info = await consumer_info(bus, DURABLE)
+        return info is not None and info["num_redelivered"] == 3
+
+    await publish(bus, 3)
+    task = start(bus, handle, FairBuffer())
+    try:
+        await eventually(is_redelivered)
+        may_finish.set()
+        await eventually(lambda: is_through(bus), within=ACK_WAIT / 2)
+    finally:
+        await stop(task)
+    assert handled == ["o0", "o1", "o2"]

@@ -120,10 +120,9 @@ async def test_b12_a_process_whose_durable_has_gone_registers_again(bus: Bus) ->
             await report_synced(KeyValue(bus), new, "copier", theirs.durable.created)
             await eventually(lambda: is_absent(bus, ours.durable.name))
             before = ours.durable.created
-            losing = asyncio.create_task(ours.lost())
-            await eventually(lambda: ours.durable.created not in {before, ""})
-            losing.cancel()
-            await asyncio.gather(losing, return_exceptions=True)
+            await within(ours.lost())
+            await within(ours.bind())
+            assert ours.durable.created not in {before, ""}
 
 
 async def is_absent(bus: Bus, durable: str) -> bool:

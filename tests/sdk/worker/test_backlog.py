@@ -84,6 +84,32 @@ async def test_p12_what_is_too_far_behind_is_skipped() -> None:
     await eventually(lambda: slow.sequences == [1, 2])
 
 
+async def test_p12_many_clusters_have_no_more_room_than_one() -> None:
+    """Else a map that is slow everywhere leaves no room for the messages of others."""
+    slow = Enqueued()
+    slow.is_late_with(delivery(1), delivery(2, "us1"))
+    part = [delivery(3, "jp1")]
+    assert await slow.backlog.line_up(part) == part, "it may not be late with this cluster"
+    task = slow.backlog.start(part)
+    await slow.backlog.let_go(task, part)
+    assert slow.skipped == 1
+    assert part[0].unfinished == []
+    slow.may_take.set()
+    await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
+    assert await slow.backlog.line_up([again := delivery(4, "jp1")]) == [again]
+
+
+async def test_what_is_late_for_a_moment_is_not_late() -> None:
+    slow = Enqueued()
+    slow.is_late_with(delivery(1), delivery(2, "us1"))
+    task = slow.backlog.start(part := [delivery(3, "jp1")])
+    letting_go = asyncio.create_task(slow.backlog.let_go(task, part))
+    slow.may_take.set()
+    await letting_go
+    assert (sorted(slow.sequences), slow.skipped) == ([1, 2, 3], 0)
+
+
 async def test_p9_an_enqueue_that_fails_is_tried_again() -> None:
     slow = Enqueued()
     slow.failures = 2
