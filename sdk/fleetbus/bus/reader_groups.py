@@ -17,7 +17,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import structlog
@@ -40,6 +40,10 @@ NAMES: Final = 4
 its group went may still acknowledge, and must not do so for another group."""
 
 
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+"""Others write registrations, too: a larger one could not be sent to the server (B18)."""
+
+
 class ControllerRunning(BusError):
     """A process of the controller is running, so it cannot be removed."""
 
@@ -59,7 +63,7 @@ class Origin(msgspec.Struct, frozen=True, rename="camel"):
     durable: str
     created: str
     """The time of its creation: a durable that was made again is another one."""
-    floor: int
+    floor: Number
     """Its ack floor when the group's durable was planned; what it had not handled comes again."""
 
 
@@ -74,15 +78,18 @@ class Registration(msgspec.Struct, frozen=True, rename="camel"):
     """The controller was removed for good."""
     durable: str = ""
     """Written by the projector, like all that follows."""
-    start: int = 0
+    start: Number = 0
     """The first sequence that it delivers."""
     origins: dict[str, Origin] = {}
     """By controller; one without an origin enqueues all that is known."""
     is_created: bool = False
-    repeats: dict[str, int] = {}
+    repeats: dict[str, Number] = {}
     """Counts the groups with other filters that ended: what they wrote last is evaluated again."""
-    gone_at: int = 0
-    """When the durable was deleted (ms); its name stays taken for a while."""
+    repeated_at: Number = 0
+    """How much was delivered to the group when the others last had to evaluate again."""
+    gone_at: Number = 0
+    """When the group ended (ms). Its durable is deleted once it is not `is_created` any more; the
+    name stays taken for a while."""
 
 
 @dataclass(frozen=True)

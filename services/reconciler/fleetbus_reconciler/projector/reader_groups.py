@@ -81,7 +81,11 @@ class ReaderGroups:
         for stored in complete:  # of two that nobody reads the newer one stays
             # One at a time: two that cover each other may not both go.
             if await self._try(self._retire, stored, complete):
+                groups = await self._complete()
                 break
+        for name in list(groups):
+            if await self._try(self._follow_up, groups[name], list(groups.values())):
+                groups = await self._complete()
 
     async def _complete(self) -> dict[str, StoredGroup]:
         return {one.group.id: one for one in await read_groups(self._bus) if one.is_complete}
@@ -156,13 +160,26 @@ class ReaderGroups:
             if not await is_read(self._bus, [name]):
                 await delete_consumer(self._bus, name)
                 return name, False
-        resting = [one for one in groups if one.decided.gone_at]
-        own = [one for one in resting if one.decided.durable in stored.group.durables]
+        users = [one for one in groups if one.decided.durable in stored.group.durables]
+        own = [user for user in users if user.decided.gone_at]
         if own:
-            oldest = min(own, key=lambda one: one.decided.gone_at)
+            oldest = min(own, key=lambda user: user.decided.gone_at)
+            await self._delete_of(oldest)
             await forget_group(self._kv, oldest)
             return oldest.decided.durable, False
+        for user in users:  # as of a release that crashed whenever it was started
+            if user is not stored and await self._is_of_no_use(user):
+                await delete_consumer(self._bus, user.decided.durable)
+                await forget_group(self._kv, user)
+                return user.decided.durable, False
         raise BusError(f"all durables of {', '.join(stored.group.controllers)} are in use")
+
+    async def _is_of_no_use(self, stored: StoredGroup) -> bool:
+        """Whether nobody reads a group's durable, and none of its controllers has caught up."""
+        plan = stored.decided
+        if plan.gone_at or any(one.registration.synced for one in stored.members.values()):
+            return False
+        return not await is_read(self._bus, [plan.durable])
 
     async def _readers(
         self, controller: str, groups: Sequence[StoredGroup], stream: Mapping[str, Any] | None
@@ -201,25 +218,49 @@ class ReaderGroups:
     # --- durables that nobody needs -------------------------------------------------------------
 
     async def _retire(self, stored: StoredGroup, groups: Sequence[StoredGroup]) -> bool:
+        """Decide that a durable goes; returns whether it was decided."""
         plan = stored.decided
         if plan.gone_at:
-            if now_ms() - plan.gone_at > self._name_rests_ms:
-                await forget_group(self._kv, stored)
             return False
-        others = [one for one in groups if one is not stored and not one.decided.gone_at]
+        others = _others(stored, groups)
         for controller, member in stored.members.items():
             if not member.registration.is_removed and not await self._is_read(controller, others):
                 return False
         if plan.durable and await is_read(self._bus, [plan.durable]):
             return False
-        if not await decide(self._kv, stored, gone_at=now_ms()):
-            return True  # somebody has registered again
-        if plan.durable:
-            await delete_consumer(self._bus, plan.durable)
-            log.info("durable_deleted", durable=plan.durable, group=stored.group.id)
-        for other in others:
-            await self._repeat(stored, other)
-        return True
+        await decide(self._kv, stored, gone_at=now_ms())
+        return True  # or somebody has registered again
+
+    async def _follow_up(self, stored: StoredGroup, groups: Sequence[StoredGroup]) -> bool:
+        """Do what the end of a group asks for; returns whether something was written.
+
+        Each step is repeated until the last one is written: a projector may be killed in between.
+        """
+        plan, others = stored.decided, _others(stored, groups)
+        if plan.gone_at:
+            if plan.is_created and plan.durable:
+                await delete_consumer(self._bus, plan.durable)
+                log.info("durable_deleted", durable=plan.durable, group=stored.group.id)
+                return await self._repeat(stored, others, is_created=False)
+            if now_ms() - plan.gone_at > self._name_rests_ms:
+                # Again: a projector that slept may have made it meanwhile.
+                await self._delete_of(stored)
+                await forget_group(self._kv, stored)
+            return False
+        if not plan.is_created or not any(_differing(stored, other) for other in others):
+            return False
+        # It stays, for a controller that is read nowhere else.
+        info = await consumer_info(self._bus, plan.durable)
+        delivered = int(info["delivered"]["consumer_seq"]) if info is not None else 0
+        if delivered == plan.repeated_at or await is_read(self._bus, [plan.durable]):
+            return False
+        return await self._repeat(stored, others, repeated_at=delivered)
+
+    async def _delete_of(self, stored: StoredGroup) -> None:
+        durable = stored.decided.durable
+        info = await consumer_info(self._bus, durable) if durable else None
+        if info is not None and info["config"].get("description") == stored.group.id:
+            await delete_consumer(self._bus, durable)
 
     async def _is_read(self, controller: str, groups: Sequence[StoredGroup]) -> bool:
         """Whether a controller is read through one of these groups."""
@@ -232,14 +273,29 @@ class ReaderGroups:
                 return True
         return False
 
-    async def _repeat(self, stored: StoredGroup, other: StoredGroup) -> None:
+    async def _repeat(
+        self, stored: StoredGroup, others: Sequence[StoredGroup], **done: object
+    ) -> bool:
         """Let the others evaluate again what a group with other filters has written last."""
-        ours, theirs = stored.group.controllers, other.group.controllers
-        differing = [name for name in ours if name in theirs and ours[name] != theirs[name]]
-        if differing:
-            counts = other.decided.repeats
-            repeats = counts | {name: counts.get(name, 0) + 1 for name in differing}
-            await decide(self._kv, other, repeats=repeats)
+        for other in others:
+            if differing := _differing(stored, other):
+                counts = other.decided.repeats
+                repeats = counts | {name: counts.get(name, 0) + 1 for name in differing}
+                if not await decide(self._kv, other, repeats=repeats):
+                    return False  # somebody has written; the next turn repeats all of it
+        return await decide(self._kv, stored, **done)
+
+
+def _others(stored: StoredGroup, groups: Sequence[StoredGroup]) -> list[StoredGroup]:
+    return [
+        other for other in groups if other.group.id != stored.group.id and not other.decided.gone_at
+    ]
+
+
+def _differing(stored: StoredGroup, other: StoredGroup) -> list[str]:
+    """The controllers of both groups that have other filters in each."""
+    ours, theirs = stored.group.controllers, other.group.controllers
+    return [name for name in ours if name in theirs and ours[name] != theirs[name]]
 
 
 def _written(stored: StoredGroup) -> int:
