@@ -86,7 +86,7 @@ class Registration(msgspec.Struct, frozen=True, rename="camel"):
     repeats: dict[str, Number] = {}
     """Counts the groups with other filters that ended: what they wrote last is evaluated again."""
     repeated_at: Number = 0
-    """How much was delivered to the group when the others last had to evaluate again."""
+    """The number of deliveries to the group when the others last had to evaluate again."""
     gone_at: Number = 0
     """When the group ended (ms). Its durable is deleted once it is not `is_created` any more; the
     name stays taken for a while."""

@@ -61,7 +61,7 @@ async def unacknowledged(rig: Rig, durable: str) -> int:
     return int(info["num_pending"]) + int(info["num_ack_pending"])
 
 
-async def test_p8_an_object_that_leaves_the_selection_while_its_controller_is_late_is_told(
+async def test_p8_an_object_that_leaves_the_selection_while_its_controller_is_late_is_reported(
     open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record is read once the snapshot has the event, else both sides overlook each other."""
