@@ -21,7 +21,8 @@ import nats.errors
 
 from fleetbus.bus.buffer import Buffered, Delivery
 from fleetbus.bus.consume import Consumer
-from fleetbus.bus.reader_groups import ReaderGroup
+from fleetbus.bus.reader_groups import read_groups
+from fleetbus.errors import BusError
 from fleetbus.intake.full_enqueue import FullEnqueue
 from fleetbus.worker.backlog import Backlog
 from fleetbus.worker.hosted import Hosted
@@ -31,8 +32,8 @@ from fleetbus.workqueue import scripts
 from fleetbus.workqueue.heartbeat import Heartbeat
 from fleetbus.workqueue.queue import Lease
 from fleetbus_proto.events import Event
-from support.processes.patch import replace
 
+_SOON: Final = 0.2
 _SLOW_STORE: Final = 0.1
 """So long a write to the store may take; else a worker would seldom be quicker."""
 
@@ -170,13 +171,35 @@ def no_full_enqueue() -> None:
 async def _nothing(self: FullEnqueue, **_: Any) -> None: ...
 
 
-def one_group_for_all() -> None:
-    """B12: processes share a durable although their controllers differ."""
+def reads_for_another_group() -> None:
+    """B12: a process also acknowledges what newer groups with its controllers are to read.
 
-    def shared(self: ReaderGroup) -> str:
-        return hashlib.sha256(self.first.encode()).hexdigest()[:16]
+    If it read for older ones, too, each process would have most events from some durable.
+    """
+    inner = Reader.run
 
-    replace(ReaderGroup, "id", property(shared))
+    async def durables(self: Reader) -> set[str]:
+        binding, start = self._binding, self._durable.decided.start
+        return {
+            stored.decided.durable
+            for stored in await read_groups(binding._bus)
+            if stored.is_complete and stored.decided.is_created and not stored.decided.gone_at
+            if stored.decided.start > start > 0
+            if not stored.group.controllers.keys().isdisjoint(binding._group.controllers)
+        }
+
+    async def run(self: Reader) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(inner(self))
+            reading: set[str] = set()
+            while True:
+                await asyncio.sleep(_SOON)
+                with contextlib.suppress(BusError):
+                    for durable in await durables(self) - reading - {self._durable.name}:
+                        reading.add(durable)
+                        group.create_task(self._make_consumer(durable).run())
+
+    Reader.run = run
 
 
 def late_is_acknowledged() -> None:
@@ -202,7 +225,7 @@ def skips_without_a_note() -> None:
 
 ROLLOUT_MUTATIONS: Final[dict[str, Callable[[], None]]] = {
     "no-full-enqueue": no_full_enqueue,
-    "one-group-for-all": one_group_for_all,
+    "reads-for-another-group": reads_for_another_group,
     "late-is-acknowledged": late_is_acknowledged,
     "skips-without-a-note": skips_without_a_note,
 }
