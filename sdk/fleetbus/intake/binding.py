@@ -63,11 +63,10 @@ class Binding:
 
     async def bind(self) -> str:
         """Register, wait until the projector has created the durable, and return its name."""
-        is_registered = has_logged = False
+        has_logged = False
         pauses = Pauses(_FIRST_PAUSE, PAUSE)
         while True:
-            is_registered = is_registered or bool(await self._try("register", self._register()))
-            if is_registered and (created := await self._try("bind", self._created())):
+            if created := await self._try("bind", self._created()):
                 self._durable.bind(self._durable.decided.durable, created)
                 return self._durable.name
             if not has_logged:
@@ -101,13 +100,16 @@ class Binding:
             log.debug("bus_unavailable", step=what, error=str(e))
             return None
 
-    async def _register(self) -> Registration:
-        return await register(self._kv, self._group)
-
     async def _created(self) -> str:
         """When our durable was created, which decides whether it is the same; empty without one."""
         decided = await read_registration(self._kv, self._group)
-        self._durable.decided = decided = decided or await self._register()
+        created = await self._created_as(decided) if decided is not None else ""
+        if decided is None or not created:  # that of any controller may have vanished alone
+            decided = await register(self._kv, self._group)
+        self._durable.decided = decided
+        return created
+
+    async def _created_as(self, decided: Registration) -> str:
         if not decided.is_created:
             return ""
         info = await consumer_info(self._bus, decided.durable)

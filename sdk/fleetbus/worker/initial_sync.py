@@ -413,10 +413,13 @@ class InitialSync:
         digest = _digest_of(token, origin, place.generation, before) if token else None
         if digest is None or before.stream != place.stored.stream:
             return ""
-        if before.low < origin.floor:
-            if time.monotonic() < self._bound_at + _CHECKPOINT_WITHIN.total_seconds():
-                raise NotHandledYet("the checkpoint of the durable before this one is due")
-            await self._replay(before.low + 1, origin.floor)
+        is_due = time.monotonic() < self._bound_at + _CHECKPOINT_WITHIN.total_seconds()
+        if before.low < origin.floor and is_due:
+            raise NotHandledYet("the checkpoint of the durable before this one is due")
+        # Without a token of ours a store that was set back may lack what we have acknowledged, too.
+        ours = state.mark.floor if state.mark.floor >= self._bound.decided.start else 0
+        if before.low < (handled := max(origin.floor, ours)):
+            await self._replay(before.low + 1, handled)
         return f"{place.text} {digest}/{place.selection.partition('/')[2]}"
 
     async def _replay(self, first: int, last: int) -> None:

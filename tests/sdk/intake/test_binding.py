@@ -107,6 +107,24 @@ async def test_b12_a_registration_that_vanished_is_written_again(bus: Bus) -> No
         assert await within(ours.bind()) == durable
 
 
+async def test_b12_any_registration_of_a_group_that_vanishes_alone_is_written_again(
+    bus: Bus,
+) -> None:
+    """A projector that forgets a group as it comes back deletes some of them."""
+    group = group_of(copier=PODS, scaler=PODS)
+    ours = Bound(bus, group)
+    binding = asyncio.create_task(ours.bind())
+    key = kv_reader("scaler", group.id)
+    await eventually(lambda: KeyValue(bus).get(kv_reader("copier", group.id)))
+    await KeyValue(bus).delete(key)
+    async with serving(bus):
+        assert await within(binding) == "copier-1"
+        await KeyValue(bus).delete(key)
+        await delete_consumer(bus, "copier-1")
+        await within(ours.lost())
+        assert await within(ours.bind()) == "copier-1"
+
+
 async def test_b12_a_process_whose_durable_has_gone_registers_again(bus: Bus) -> None:
     """It slept; what it had is read by the processes of another release meanwhile."""
     old, new = group_of("old", copier=PODS), group_of("new", copier=PODS)
