@@ -11,7 +11,7 @@ import pytest
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.durable_names import PROJECTOR
-from fleetbus.bus.durables import consumer_info, ensure_consumer
+from fleetbus.bus.durables import consumer_info, delete_consumer, ensure_consumer
 from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.bus.reader_groups import ReaderGroup, Registration, read_groups, read_registration
@@ -128,6 +128,21 @@ async def test_p12_what_is_left_of_a_group_with_other_filters_is_evaluated_again
         await read_all(bus, "copier-1")
         await serve(bus)
         assert await repeats(bus, NEW) == {"copier": 2}, "it was started again for a while"
+
+
+async def test_p12_a_durable_that_was_made_again_counts_from_the_beginning(bus: Bus) -> None:
+    old = group_of("old", copier=PODS, gone=DEPLOYMENTS)
+    await served(bus, old, synced=True)
+    await served(bus, NEW, synced=True)
+    async with reading(bus, "copier-2"):
+        await publish(bus, "a")
+        await read_all(bus, "copier-1")
+        await serve(bus)
+        await delete_consumer(bus, "copier-1")
+        await served(bus, old, synced=True)
+        await read_all(bus, "copier-1")  # the same message again
+        await serve(bus)
+        assert await repeats(bus, NEW) == {"copier": 2}
 
 
 async def test_b12_releases_that_never_caught_up_do_not_use_up_the_names(bus: Bus) -> None:

@@ -22,6 +22,7 @@ class Enqueued:
         self.sequences: list[int] = []
         self.failures = 0
         self.skipped = 0
+        self.is_store_away = False
         self.backlog = Backlog("slow", take=self.take, skip=self.skip, limit=limit)
 
     async def take(self, part: Sequence[Delivery], _standing: Any, _records: Any) -> None:
@@ -32,6 +33,8 @@ class Enqueued:
         self.sequences += [delivery.sequence for delivery in part]
 
     async def skip(self, number: int) -> None:
+        if self.is_store_away:
+            raise OSError("as planned")
         self.skipped += number
 
     def is_late_with(self, *part: Delivery) -> asyncio.Task[None]:
@@ -98,6 +101,24 @@ async def test_p12_many_clusters_have_no_more_room_than_one() -> None:
     await asyncio.gather(task, return_exceptions=True)
     assert task.cancelled()
     assert await slow.backlog.line_up([again := delivery(4, "jp1")]) == [again]
+
+
+async def test_p12_what_cannot_be_recorded_as_skipped_comes_again() -> None:
+    slow = Enqueued()
+    slow.is_late_with(delivery(1), delivery(2, "us1"))
+    slow.is_store_away = True
+    part = [delivery(3, "jp1")]
+    for _ in range(2):
+        task = slow.backlog.start(part)
+        with pytest.raises(OSError, match="as planned"):
+            await slow.backlog.let_go(task, part)
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled(), "it would go on beside the next attempt"
+    slow.is_store_away = False
+    await slow.backlog.let_go(task := slow.backlog.start(part), part)
+    assert slow.skipped == 1
+    slow.may_take.set()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_what_is_late_for_a_moment_is_not_late() -> None:

@@ -139,10 +139,8 @@ class ReaderGroups:
                 starts.append(reader.end)
         if len(origins) < len(stored.group.controllers):
             starts.append(await self._applied())
-        start = min(starts) + 1
-        return await decide(
-            self._kv, stored, durable=name, start=start, origins=origins, is_created=False
-        )
+        plan = {"durable": name, "start": min(starts) + 1, "origins": origins}
+        return await decide(self._kv, stored, **plan, is_created=False, repeated_at=0)
 
     async def _name(self, stored: StoredGroup, groups: Sequence[StoredGroup]) -> tuple[str, bool]:
         """A free name, and whether it has the durable of this very group already."""
