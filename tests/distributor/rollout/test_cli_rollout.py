@@ -15,6 +15,7 @@ import pytest
 
 from fleetbus_cli.app import run_command_line
 from fleetbus_distributor.rollout.history import RESOURCE as REVISIONS
+from fleetbus_emulator.apiserver import Fail
 from support.objects import deployment
 from support.rigs.distributor import CONFIG_MAP, HUB, Rig
 
@@ -160,6 +161,18 @@ async def test_pause_and_resume_edit_the_spec(rig: Rig, desk: Desk):
     assert (await desk("resume", "x"))[1] == "default/x: resumed\n"
     await rounds(rig)
     assert (await desk("status", "x"))[1].startswith("default/x: revision 2, Progressing")
+
+
+async def test_a_status_that_is_written_meanwhile_refuses_no_edit(rig: Rig, desk: Desk):
+    await two_revisions(rig)
+    for verb, method in (("pause", "patch"), ("resume", "patch"), ("undo", "update")):
+        rig.hub.faults.add(Fail(409), verb=method, resource="multiclusterresources", count=2)
+        status, output = await desk(verb, "x")
+        assert status == 0, output
+    rig.hub.faults.add(Fail(409), verb="patch", resource="multiclusterresources", count=50)
+    status, output = await desk("pause", "x")
+    assert status == 1
+    assert "Conflict" in output
 
 
 async def test_bad_input_says_what_is_wrong(rig: Rig, desk: Desk):

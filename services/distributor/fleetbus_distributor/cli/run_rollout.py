@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, cast
 
-from fleetbus.errors import ConfigError
+from fleetbus.errors import ConfigError, Conflict
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.ownership import MULTI_CLUSTER_RESOURCES
 from fleetbus.process import printer
 from fleetbus.process.durations import InvalidTime, parse_duration
+from fleetbus.process.pauses import Pauses
 from fleetbus_cli.documents import render_json
 from fleetbus_cli.hub import Hub, resolve_hub, run_on_hub
 from fleetbus_cli.table import render_table
@@ -32,6 +34,8 @@ MANAGER: Final = "fleetbus-cli"
 _WAVES: Final = ("WAVE", "PHASE", "CLUSTERS", "READY", "GATES", "MESSAGE")
 _REVISIONS: Final = ("REVISION", "CREATED", "CLUSTERS", "OBJECTS", "IMAGES", "CHANGE-CAUSE")
 _POLL: Final = timedelta(seconds=1)
+_ATTEMPTS: Final = 5
+_CONFLICT_PAUSES: Final = (timedelta(milliseconds=50), timedelta(milliseconds=400))
 _ADVICE: Final = "add `rollout: {}` to its spec, and revisions are kept from then on"
 
 
@@ -169,12 +173,30 @@ def _run(
     async def main() -> int:
         async with KubeClient(config) as client:
             try:
-                return await act(client, await _read(client, name, namespace))
+                return await _act(client, name, namespace, act)
             except RolloutError as error:
                 printer.note(f"fleetbus: {error}")
                 return 1
 
     return run_on_hub(main())
+
+
+async def _act(
+    client: KubeClient,
+    name: str,
+    namespace: str,
+    act: Callable[[KubeClient, Object], Awaitable[int]],
+) -> int:
+    """Read the resource and act on it, again if it was changed meanwhile.
+
+    The distributor writes its status at any time, and a status is no reason to refuse an edit.
+    """
+    pauses = Pauses(*_CONFLICT_PAUSES)
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(Conflict):
+            return await act(client, await _read(client, name, namespace))
+        await pauses.sleep()
+    return await act(client, await _read(client, name, namespace))
 
 
 async def _read(client: KubeClient, name: str, namespace: str) -> Object:
