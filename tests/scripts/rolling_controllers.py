@@ -12,7 +12,8 @@ import random
 
 import fleetbus
 
-_SLOW_SHARE = 0.1
+_SLOW_SHARE = 0.15
+_SLOW_SECONDS = 0.6
 
 
 async def _dawdle(
@@ -22,7 +23,7 @@ async def _dawdle(
 ) -> list[fleetbus.Request]:
     del object, fleet
     if random.random() < _SLOW_SHARE:
-        await asyncio.sleep(random.uniform(0, 0.5))  # a map that is slow
+        await asyncio.sleep(random.uniform(0, _SLOW_SECONDS))  # a map that is slow
     return [request]
 
 

@@ -6,22 +6,25 @@ python tests/run.py faults.workers.roller MUTATION [MODULE...]
 from __future__ import annotations
 
 import sys
+from datetime import timedelta
 
 from faults.workers.mutants import ROLLOUT_MUTATIONS
 from faults.workers.settings import ACK_WAIT, POLICY
 from fleetbus.bus import durables
-from fleetbus.worker import host, reader
+from fleetbus.worker import backlog, host, reader
 from fleetbus_reconciler.main import main
 from support.processes.patch import replace
 
-_LATE = 60
-"""Few, so that a controller with a slow map skips events."""
+_LATE = 16
+_GRACE = timedelta(milliseconds=100)
+"""Few and short, so that a controller with a slow map skips events."""
 
 if __name__ == "__main__":
     _, mutation, *modules = sys.argv
     replace(durables, "ACK_WAIT", ACK_WAIT)
     replace(host, "QueuePolicy", lambda: POLICY)
     replace(reader, "LATE", _LATE)
+    replace(backlog, "GRACE", _GRACE)
     if mutation:
         ROLLOUT_MUTATIONS[mutation]()
     sys.exit(main(modules))
