@@ -10,10 +10,9 @@ import msgspec
 import pytest
 
 from fleetbus.bus.buffer import Delivery
-from fleetbus.bus.connection import Bus, connected
+from fleetbus.bus.connection import Bus
 from fleetbus.bus.durable_names import PROJECTOR
-from fleetbus.bus.durables import consumer_info, delete_consumer, ensure_consumer
-from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
+from fleetbus.bus.durables import consumer_info, delete_consumer
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.bus.reader_groups import (
     Registration,
@@ -25,7 +24,7 @@ from fleetbus.bus.reader_groups import (
     registered_controllers,
 )
 from fleetbus_proto.keys import kv_reader
-from fleetbus_proto.subjects import EVENTS_ALL, STREAM_SUBJECTS
+from fleetbus_proto.subjects import EVENTS_ALL
 from support.eventually import eventually
 from support.rigs.reader_groups import (
     DEPLOYMENTS,
@@ -33,6 +32,7 @@ from support.rigs.reader_groups import (
     created,
     filters_of,
     group_of,
+    open_bus,
     pending,
     publish,
     read_all,
@@ -51,10 +51,7 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def bus(nats_url: str) -> AsyncGenerator[Bus]:
-    async with connected(nats_url, name="test") as made:
-        await ensure_stream(made)
-        await ensure_bucket(made)
-        await ensure_consumer(made, PROJECTOR, list(STREAM_SUBJECTS))
+    async with open_bus(nats_url) as made:
         yield made
 
 

@@ -9,21 +9,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from fleetbus.bus.connection import Bus, connected
-from fleetbus.bus.durable_names import PROJECTOR
+from fleetbus.bus.connection import Bus
 from fleetbus.bus.durables import consumer_info, delete_consumer, ensure_consumer
-from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.bus.reader_groups import ReaderGroup, Registration, read_groups, read_registration
 from fleetbus.errors import BusError
 from fleetbus_proto.keys import kv_reader
-from fleetbus_proto.subjects import STREAM_SUBJECTS
 from fleetbus_reconciler.projector.reader_groups import ReaderGroups
 from support.rigs.reader_groups import (
     DEPLOYMENTS,
     PODS,
     filters_of,
     group_of,
+    open_bus,
     publish,
     read_all,
     reading,
@@ -41,10 +39,7 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def bus(nats_url: str) -> AsyncGenerator[Bus]:
-    async with connected(nats_url, name="test") as made:
-        await ensure_stream(made)
-        await ensure_bucket(made)
-        await ensure_consumer(made, PROJECTOR, list(STREAM_SUBJECTS))
+    async with open_bus(nats_url) as made:
         yield made
 
 

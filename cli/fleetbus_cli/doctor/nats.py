@@ -18,7 +18,7 @@ from fleetbus.bus.jetstream import (
     check_stream,
     stream_info,
 )
-from fleetbus.bus.reader_groups import durables_of, registered_controllers
+from fleetbus.bus.reader_groups import users_of_durables
 from fleetbus.process.human_time import render_duration
 from fleetbus_cli.doctor.findings import Finding, as_warning, error, ok, warning
 from fleetbus_proto.keys import KV_BUCKET
@@ -135,11 +135,7 @@ async def _readers(bus: Bus, *, is_dev: bool) -> AsyncIterator[Finding]:
         yield error("projector", f"its durable {PROJECTOR} does not exist", advice)
     else:
         yield await _reader(bus, info, "projector", advice)
-    users: dict[str, list[str]] = {}
-    for name in await registered_controllers(bus):
-        for durable in await durables_of(bus, name):
-            users.setdefault(durable, []).append(name)
-    for durable, names in users.items():
+    for durable, names in (await users_of_durables(bus)).items():
         if info := await consumer_info(bus, durable):
             advice = (
                 f"start a process of {' and '.join(names)}, or `fleetbus queue forget` what is gone"

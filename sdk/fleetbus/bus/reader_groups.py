@@ -338,6 +338,21 @@ async def filters_of(bus: Bus) -> dict[str, set[str]]:
     return filters
 
 
+async def users_of_durables(bus: Bus) -> dict[str, list[str]]:
+    """The registered controllers of each durable, in the order of their names.
+
+    Raises:
+        BusError: nothing is known.
+    """
+    groups = await read_groups(bus)
+    users: dict[str, list[str]] = {}
+    for name in sorted({name for stored in groups for name in stored.registered}):
+        for stored in groups:
+            if stored.is_complete and name in stored.members and stored.decided.durable:
+                users.setdefault(stored.decided.durable, []).append(name)
+    return users
+
+
 async def durables_of(bus: Bus, controller: str, *, only_its_own: bool = False) -> list[str]:
     """The durables of a controller that exist.
 

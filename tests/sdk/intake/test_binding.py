@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from fleetbus.bus.connection import Bus, connected
-from fleetbus.bus.durable_names import PROJECTOR
-from fleetbus.bus.durables import consumer_info, delete_consumer, ensure_consumer
-from fleetbus.bus.jetstream import call_jetstream, ensure_bucket, ensure_stream
+from fleetbus.bus.durables import consumer_info, delete_consumer
+from fleetbus.bus.jetstream import call_jetstream
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.bus.reader_groups import (
     BoundDurable,
@@ -25,7 +24,6 @@ from fleetbus.controller.controller import Controller
 from fleetbus.errors import BusError
 from fleetbus.intake.binding import Binding
 from fleetbus_proto.keys import KV_BUCKET, kv_reader
-from fleetbus_proto.subjects import STREAM_SUBJECTS
 from fleetbus_reconciler.timing import ReconcilerTiming
 from support.eventually import eventually
 from support.objects import pod
@@ -33,6 +31,7 @@ from support.rigs.fleet import Recorder, Rig
 from support.rigs.reader_groups import (
     PODS,
     group_of,
+    open_bus,
     reading,
     serve,
 )
@@ -49,10 +48,7 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def bus(nats_url: str) -> AsyncGenerator[Bus]:
-    async with connected(nats_url, name="test") as made:
-        await ensure_stream(made)
-        await ensure_bucket(made)
-        await ensure_consumer(made, PROJECTOR, list(STREAM_SUBJECTS))
+    async with open_bus(nats_url) as made:
         yield made
 
 

@@ -9,9 +9,11 @@ from datetime import timedelta
 from typing import Any
 
 from fleetbus.bus.buffer import Delivery
-from fleetbus.bus.connection import Bus
+from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.consume import Consumer
-from fleetbus.bus.durables import consumer_info
+from fleetbus.bus.durable_names import PROJECTOR
+from fleetbus.bus.durables import consumer_info, ensure_consumer
+from fleetbus.bus.jetstream import ensure_bucket, ensure_stream
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.bus.reader_groups import (
     ReaderGroup,
@@ -22,7 +24,7 @@ from fleetbus.bus.reader_groups import (
     report_synced,
 )
 from fleetbus_proto import codec, headers
-from fleetbus_proto.subjects import STREAM, event_subject
+from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS, event_subject
 from fleetbus_reconciler.projector.reader_groups import ReaderGroups
 from support.eventually import eventually
 from support.stores.snapshot import Source
@@ -34,6 +36,16 @@ DEPLOYMENTS = ["fleetbus.events.*.apps.deployments.>"]
 
 def group_of(digest: str = "", **controllers: list[str]) -> ReaderGroup:
     return ReaderGroup({name: Selection(each, digest) for name, each in controllers.items()})
+
+
+@asynccontextmanager
+async def open_bus(nats_url: str) -> AsyncGenerator[Bus]:
+    """A connection to a bus with stream, bucket and the projector's durable."""
+    async with connected(nats_url, name="test") as bus:
+        await ensure_stream(bus)
+        await ensure_bucket(bus)
+        await ensure_consumer(bus, PROJECTOR, list(STREAM_SUBJECTS))
+        yield bus
 
 
 async def serve(bus: Bus, **times: timedelta) -> None:
