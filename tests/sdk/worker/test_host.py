@@ -23,10 +23,10 @@ from fleetbus.snapshot.write import SnapshotWriter
 from fleetbus.workqueue import Add, RedisQueue
 from fleetbus_proto.keys import SnapshotKeys, queue_checkpoint, queue_replay_claim
 from fleetbus_proto.subjects import STREAM, Verb, event_subject
-from fleetbus_reconciler.timing import ReconcilerTiming
 from support.eventually import eventually, stays
 from support.objects import pod
 from support.rigs.fleet import Recorder, Rig
+from support.rigs.fleet_fixtures import with_quick_checks
 from support.stores.snapshot import Source
 
 OpenRig = Callable[..., Awaitable[Rig]]
@@ -43,12 +43,7 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def open_rig(open_rig: OpenRig) -> OpenRig:
-    async def open_quick(*names: str, **options: Any) -> Rig:
-        rig = await open_rig(*names, **options)
-        rig.reconciler_timing = ReconcilerTiming(checks=timedelta(milliseconds=200))
-        return rig
-
-    return open_quick
+    return with_quick_checks(open_rig)
 
 
 async def test_p13_a_deletion_that_stood_in_the_queue_of_a_lost_store_is_reconciled(

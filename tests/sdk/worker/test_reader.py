@@ -21,10 +21,10 @@ from fleetbus.worker.reader import Reader
 from fleetbus_proto.events import Event
 from fleetbus_proto.keys import queue
 from fleetbus_proto.subjects import STREAM
-from fleetbus_reconciler.timing import ReconcilerTiming
 from support.eventually import eventually
 from support.objects import pod
 from support.rigs.fleet import Recorder, Rig
+from support.rigs.fleet_fixtures import with_quick_checks
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PODS = "v1/pods"
@@ -40,12 +40,7 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def open_rig(open_rig: OpenRig) -> OpenRig:
-    async def open_quick(*names: str, **options: Any) -> Rig:
-        rig = await open_rig(*names, **options)
-        rig.reconciler_timing = ReconcilerTiming(checks=timedelta(milliseconds=200))
-        return rig
-
-    return open_quick
+    return with_quick_checks(open_rig)
 
 
 def recorded(name: str, resource: str = PODS, **options: Any) -> Recorder:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from fleetbus_reconciler.timing import ReconcilerTiming
 from support.rigs.fleet import Rig, fleet_rig
 
 WIDE = "wide"
@@ -37,3 +39,14 @@ async def open_rig(
             )
 
         yield open_one
+
+
+def with_quick_checks(open_rig: Callable[..., Awaitable[Rig]]) -> Callable[..., Awaitable[Rig]]:
+    """The same, with a projector that looks at store and bus five times a second."""
+
+    async def open_quick(*names: str, **options: Any) -> Rig:
+        rig = await open_rig(*names, **options)
+        rig.reconciler_timing = ReconcilerTiming(checks=timedelta(milliseconds=200))
+        return rig
+
+    return open_quick
