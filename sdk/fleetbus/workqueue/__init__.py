@@ -19,7 +19,7 @@ what takes turns within a band; times are microseconds of the server's clock (ru
 | `triggers` | HASH | item → newest trigger of a dirty or delayed item (P10) |
 | `processing` | HASH | item → fence, band, time it became dirty, trace, trigger |
 | `leases` | ZSET | item by end of its lease |
-| `takes` | HASH | request token → leases still held under it (Q11) |
+| `takes` | HASH | request token of a take that was repeated → when, while leases exist (Q11) |
 | `traces` | HASH | item → traceparent of a dirty or delayed item |
 | `notes` | HASH | item → what its last run left for the next one (Q12) |
 | `noted` | ZSET | item by the time of its note: old ones are dropped |
@@ -30,8 +30,8 @@ what takes turns within a band; times are microseconds of the server's clock (ru
 | `breakers` | ZSET | cluster by the time its next probe may go, see `state.lua` (Q9) |
 | `outages` | HASH | cluster → failures in a row, times opened, fence of the probe (Q9) |
 | `causes` | HASH | item → cluster whose change caused it, if the item names another one (Q9) |
-| `clock` | HASH | `at`, `ahead`: see below; only while something waits for a time |
-| `liveness` | HASH | `at`, `hold`, `run`, `generation`, `at_capacity`; while leases exist |
+| `clock` | HASH | `at`, `ahead`, `generation`: see below; only while something waits for a time |
+| `liveness` | HASH | `hold`, `run`, `at_capacity`; while leases exist |
 | `checkpoint:<durable>` | HASH | up to where the queue has the effects of a durable (P11) |
 | `replay` | STRING | the process that reads the stream again for the queue; it expires (P11) |
 | `unsynced` | ZSET | `<cluster> <resource> <item>` by time: used before it was synced (P18) |
@@ -41,11 +41,11 @@ A queue's time never goes back (Q8). In `clock`, `at` is the time of the last sc
 how much the queue's time is ahead of the server's clock, because that clock went back. So what is
 delayed, quarantined or behind an open breaker waits as long as intended, and no score is rewritten.
 
-In `liveness`, `at` is the time of the last script and `run` the server's run id. When either jumps,
-owners may have been unable to extend their leases: nothing is reaped until `hold` (Q6).
-`generation` is part of every fence (Q4): the first lease of a store without one starts a new
-generation, so a store that was emptied never issues an old fence again. `at_capacity` is set when
-a taker left ready items behind because it had no capacity for their clusters.
+When that time jumps while leases exist, or `run` changes, the server's run id, owners may have been
+unable to extend their leases: nothing is reaped until `hold` (Q6). `generation` is part of every
+fence (Q4): the first lease of a store without one starts a new generation, so a store that was
+emptied never issues an old fence again. `at_capacity` is set when a taker left ready items behind
+because it had no capacity for their clusters.
 
 Fairness (Q9): a turn advances a flow's virtual time by 1, or by 1 divided by the weight of its
 cluster. A cluster for which a taker has no capacity is passed over and loses its turns. While a

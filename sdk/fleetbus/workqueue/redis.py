@@ -306,13 +306,16 @@ class RedisQueue:
         return max(0.0, self._drained_until - time.monotonic())
 
     async def _take_now(self, taker: _Taker, token: str | None) -> list[Lease]:
-        token = token or (self._unanswered.pop() if self._unanswered else self._new_token())
-        return await self._await_take(self._take_once(taker, token))
+        repeated = token or (self._unanswered.pop() if self._unanswered else "")
+        taking = self._take_once(taker, repeated or self._new_token(), is_repeated=repeated != "")
+        return await self._await_take(taking)
 
-    async def _take_once(self, taker: _Taker, token: str) -> list[Lease]:
+    async def _take_once(self, taker: _Taker, token: str, *, is_repeated: bool) -> list[Lease]:
         sent_at, last_count = time.monotonic(), self._subscription.signal.count
         with self._remember_unanswered(token):
-            answer = await self._send(self._calls.take(token, taker.limit, taker.limits()))
+            limits = taker.limits()
+            call = self._calls.take(token, taker.limit, limits, is_repeated=is_repeated)
+            answer = await self._send(call)
             return await self._read_taken(answer, taker.limit, sent_at, last_count)
 
     async def _read_taken(
@@ -391,7 +394,7 @@ class RedisQueue:
         for pause in _RETURN_AFTER:
             await asyncio.sleep(pause)
             with suppress(QueueUnavailableError):  # then the reaper recovers them
-                answer = await self._send(self._calls.take(token, 0))
+                answer = await self._send(self._calls.take(token, 0, is_repeated=True))
                 await self._read_taken(answer, 0, time.monotonic(), -1)
                 if answer[2]:  # the fence
                     return

@@ -205,15 +205,27 @@ class Transitions:
         """Add after a delay."""
         return self._call("add_after", self.item(request), micros(delay))
 
-    def take(self, token: str, limit: int, limits: Limits = NO_LIMITS) -> Call:
+    def take(
+        self, token: str, limit: int, limits: Limits = NO_LIMITS, *, is_repeated: bool = False
+    ) -> Call:
         """Take: from ready to processing."""
-        return self._call("take", *self.taking(token, limit, limits))
+        return self._call("take", *self.taking(token, limit, limits, is_repeated=is_repeated))
 
-    def taking(self, token: str, limit: int, limits: Limits) -> list[str | int]:
-        """The arguments of a take, also for calls that take besides."""
+    def taking(
+        self, token: str, limit: int, limits: Limits, *, is_repeated: bool = False
+    ) -> list[str | int]:
+        """The arguments of a take, also for calls that take besides.
+
+        Args:
+            token: gets the same items again.
+            limit: most items.
+            limits: those of clusters.
+            is_repeated: whether the token may have been sent before.
+        """
         if not _TOKEN.fullmatch(token):  # it becomes part of the fence, which the scripts parse
             raise ValueError(f"invalid request token: {token!r}")
-        arguments: list[str | int] = [token, limit, limits.default_capacity, limits.probes]
+        fixed = (token, limit, limits.default_capacity, limits.probes, int(is_repeated))
+        arguments: list[str | int] = [*fixed]
         for pair in limits.capacity.items():
             arguments += pair
         return arguments

@@ -60,7 +60,7 @@ class RedisRig:
                     await self._redis.zadd(key, {cast("bytes", item): int(score) - micros})
         await self._shift_hash("suspects", micros)
         await self._shift_hash("reclaims", micros)
-        await self._shift_hash("liveness", micros, ("at", "hold") if jump else ("hold",))
+        await self._shift_hash("liveness", micros, ("hold",))
         if jump:
             await self._shift_hash("clock", micros, ("at",))
 

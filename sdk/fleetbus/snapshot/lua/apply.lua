@@ -28,10 +28,16 @@ local FEED_LENGTH, OWNER_PREFIX = ARGV[1], ARGV[2]
 local IS_FULL, SHARDS, LINEAGES = ARGV[3] == '1', ARGV[4], tonumber(ARGV[5])
 
 local states, completed, counted = {}, {}, '0'
-local settled -- the settled version, once it is read
+local settled -- the settled version
 local held_guards, new_guards = {}, {} -- both: key of the hash -> object key -> guard
 
-local refusal = why_not_ours(KEYS[1], SHARDS)
+local function read_shard()
+  local held = redis.call('MGET', KEYS[1], SETTLED)
+  settled = held[2] or ''
+  return why_not_ours(held[1], SHARDS)
+end
+
+local refusal = read_shard()
 if refusal then return redis.error_reply(refusal) end
 
 local function read_lineage(index)
@@ -258,7 +264,6 @@ end
 -- Keeps the state that a change replaces, of an object that had not changed for long: the stream may
 -- not have it any more (rule A9). Nobody may be there to take it, so what waits is bounded.
 local function keep_prior(lineage, entry, event)
-  settled = settled or redis.call('GET', SETTLED) or ''
   if IS_FULL or newer(entry.counter, settled) or entry.incarnation ~= lineage.incarnation then return end
   local body = redis.call('HGET', lineage.bodies, event.key)
   if not body or body == event.body or redis.call('LLEN', PRIOR) >= PRIOR_MOST then return end

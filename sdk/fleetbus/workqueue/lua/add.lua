@@ -14,13 +14,14 @@ local ITEMS, ROWS = tonumber(ARGV[2]), tonumber(ARGV[3])
 local RECORDS = 4 + 6 * ITEMS
 local ENDING = RECORDS + ROWS
 
-local refused, rest = end_runs(ENDING)
 local hashes, rows, conflicts, is_conflict = {}, {}, {}, {}
 if ROWS > 0 then
   hashes = slice(KEYS, 25 + tonumber(ARGV[ENDING + 3]), #KEYS)
   rows = slice(ARGV, RECORDS, ENDING - 1)
-  conflicts, is_conflict = find_conflicts(hashes, rows)
+  want_records(hashes, rows, 5)
 end
+local refused, rest = end_runs(ENDING, places_of(4, ITEMS, 6, {}))
+if ROWS > 0 then conflicts, is_conflict = find_conflicts(hashes, rows) end
 
 local function add(at)
   assign_flow(ARGV[at], ARGV[at + 4])
@@ -49,9 +50,9 @@ end
 local function add_together(places)
   local names = {}
   for i, at in ipairs(places) do names[i] = ARGV[at] end
-  local known, held = call('HMGET', DIRTY, unpack(names)), call('HMGET', PROCESSING, unpack(names))
-  local triggers = call('HMGET', TRIGGERS, unpack(names))
-  local kept = call('EXISTS', QUARANTINE) == 1 and call('ZMSCORE', QUARANTINE, unpack(names)) or {}
+  local known = FOUND > 0 and call('HMGET', DIRTY, unpack(names)) or {}
+  local triggers = FOUND > 0 and call('HMGET', TRIGGERS, unpack(names)) or {}
+  local kept = has_rare(QUARANTINE) and call('ZMSCORE', QUARANTINE, unpack(names)) or {}
   local dirty, newer, traces, ready, flows = {}, {}, {}, {}, {}
   for i, at in ipairs(places) do
     local item, band, since = names[i], tonumber(ARGV[at + 1]), NOW + (at - 4) / 6
@@ -62,7 +63,7 @@ local function add_together(places)
       if trigger ~= (triggers[i] or '') then newer[#newer + 1], newer[#newer + 2] = item, trigger end
       if ARGV[at + 3] ~= '' then traces[#traces + 1], traces[#traces + 2] = item, ARGV[at + 3] end
       dirty[#dirty + 1], dirty[#dirty + 2] = item, band .. ' ' .. whole(since)
-      if not held[i] and not kept[i] then
+      if not processing[item] and not kept[i] then
         local flow = cluster_of(item)
         local key = ready_key(band, flow)
         if not ready[key] then
@@ -85,7 +86,7 @@ local function add_together(places)
 end
 
 local function add_all(places, is_plain)
-  if #places > 1 and is_plain and not has_causes then
+  if #places > 0 and is_plain and not has_causes then
     add_together(places)
   else
     for _, at in ipairs(places) do add(at) end
@@ -97,23 +98,21 @@ local function is_all_there_is(places)
   if #places == 0 or rest > #ARGV or not WAS_IDLE or has_joined then return false end
   if has_outages or has_causes then return false end
   -- A taker that limits clusters by name may have no capacity for one of them.
-  if #ARGV > rest + 3 then return false end
+  if #ARGV > rest + 4 then return false end
   read_limits(rest)
   if #places > math.min(LIMIT, DEFAULT) then return false end
-  return call('EXISTS', DELAYED, QUARANTINE) == 0
+  return FOUND == 0 or call('EXISTS', DELAYED, QUARANTINE) == 0
 end
 
 -- The same as to add and then to take them, with half of the calls: most items of a fleet that is
 -- not busy go this way. Items that are processing become dirty.
 local function take_directly(places)
-  local names, items, dirty = {}, {}, {}
-  for i, at in ipairs(places) do names[i] = ARGV[at] end
-  local held = call('HMGET', PROCESSING, unpack(names))
-  for i, at in ipairs(places) do
-    if held[i] then
+  local items, dirty = {}, {}
+  for _, at in ipairs(places) do
+    if processing[ARGV[at]] then
       add(at)
     else
-      items[#items + 1] = names[i]
+      items[#items + 1] = ARGV[at]
       dirty[#items] = {tonumber(ARGV[at + 1]), NOW + (at - 4) / 6, ARGV[at + 2], ARGV[at + 3]}
     end
   end
@@ -132,6 +131,7 @@ else
 end
 -- Last: should this script ever break off, the records are not ahead of the queue.
 if ROWS > 0 then save_records(hashes, rows, is_conflict) end
+write_records()
 if not is_direct then taken = take_for_waiting(rest) end
-notify_takers()
+finish()
 return {conflicts, refused, taken}

@@ -5,7 +5,8 @@
 -- Answer: {the indices, from 0, of the items that are refused; of `take_items`, or nothing if it was
 -- not called}.
 
-local refused, rest = end_runs(2)
+local refused, rest = end_runs(2, {})
+write_records()
 local taken = take_for_waiting(rest)
-notify_takers()
+finish()
 return {refused, taken}

@@ -17,5 +17,5 @@ for i = 2, #ARGV, 2 do
     refused[#refused + 1] = i / 2 - 1
   end
 end
-notify_takers()
+finish()
 return refused

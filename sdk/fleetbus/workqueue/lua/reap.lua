@@ -55,10 +55,13 @@ end
 -- After a restart or a failover of the store nothing is reaped for one lease, as after a jump.
 local function read_hold()
   local run = string.match(call('INFO', 'server'), 'run_id:(%w+)')
-  local known = call('HGET', LIVENESS, 'run')
-  if known and known ~= run then call('HSET', LIVENESS, 'hold', whole(NOW + LEASE)) end
-  call('HSET', LIVENESS, 'run', run)
-  return tonumber(call('HGET', LIVENESS, 'hold') or 0) - NOW
+  local known, hold = unpack(call('HMGET', LIVENESS, 'run', 'hold'))
+  if known and known ~= run then
+    hold = NOW + LEASE
+    call('HSET', LIVENESS, 'hold', whole(hold))
+  end
+  if known ~= run then call('HSET', LIVENESS, 'run', run) end
+  return tonumber(hold or 0) - NOW
 end
 
 -- Most notes are replaced by the next run; those of items that never run again would stay.
@@ -67,6 +70,14 @@ local function drop_old_notes()
   for _, item in ipairs(call('ZRANGE', NOTED, '-inf', whole(NOW - age), 'BYSCORE', 'LIMIT', 0, BATCH)) do
     call('HDEL', NOTES, item)
     call('ZREM', NOTED, item)
+  end
+end
+
+-- A take that comes later than this after its repetition has lost its connection long before.
+local function forget_repetitions()
+  local held = has_rare(TAKES) and call('HGETALL', TAKES) or {}
+  for i = 1, #held, 2 do
+    if tonumber(held[i + 1]) < NOW - 4 * LEASE then call('HDEL', TAKES, held[i]) end
   end
 end
 
@@ -94,6 +105,7 @@ local function restore_lost()
 end
 
 drop_old_notes()
+forget_repetitions()
 restore_lost()
 local marked, recovered, quarantined = 0, 0, {}
 local hold = 0
@@ -112,5 +124,5 @@ if call('EXISTS', LEASES) == 1 then
     end
   end
 end
-notify_takers()
+finish()
 return {math.max(0, hold), marked, recovered, unpack(quarantined)}

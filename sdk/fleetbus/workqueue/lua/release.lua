@@ -9,6 +9,6 @@ local released = call('ZREM', QUARANTINE, item)
 if released == 1 then
   call('HDEL', RECLAIMS, item)
   ready_if_dirty(item)
-  notify_takers()
+  finish()
 end
 return released

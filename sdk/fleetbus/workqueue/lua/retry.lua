@@ -53,5 +53,5 @@ if IS_UNREACHABLE then
 elseif has_outages then
   count_answered(cluster_of(item))
 end
-notify_takers()
+finish()
 return math.floor(pause)

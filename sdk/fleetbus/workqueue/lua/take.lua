@@ -4,5 +4,5 @@
 -- Answer: as of `take_items`.
 
 local answer = take_items(2)
-notify_takers()
+finish()
 return answer

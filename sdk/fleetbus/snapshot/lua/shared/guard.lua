@@ -76,8 +76,7 @@ end
 
 -- Why nothing may be written to this shard: it was emptied (rule P13), or divided otherwise (P16). A
 -- generation ends with the number of shards.
-local function why_not_ours(generation_key, shards)
-  local held = redis.call('GET', generation_key)
+local function why_not_ours(held, shards)
   if not held then return 'NOGENERATION the store was emptied, or was never set up' end
   local found = string.match(held, '/(%d+)$')
   if found ~= shards then return 'WRONGSHARDS ' .. held end

@@ -24,21 +24,60 @@ local function reports_left(seen)
   return string.byte(seen, 1) % 2 == 1
 end
 
+-- Records are read and written together: by hash, the keys that are wanted, what is stored under them,
+-- and what is new, false for what is forgotten.
+local wanted, stored, fresh, indexes = {}, {}, {}, {}
+
+local function want_records(hashes, rows, width)
+  for at = #hashes, #rows, width do
+    local number = tonumber(rows[at])
+    local hash = hashes[number]
+    wanted[hash] = wanted[hash] or {}
+    table.insert(wanted[hash], rows[at + 1])
+    indexes[hash] = {hashes[1], rows[number - 1]}
+  end
+end
+
+local function read_record(hash, key)
+  if not stored[hash] then
+    stored[hash], fresh[hash] = {}, {}
+    local values = redis.call('HMGET', hash, unpack(wanted[hash]))
+    for i, name in ipairs(wanted[hash]) do stored[hash][name] = values[i] end
+  end
+  if fresh[hash][key] ~= nil then return fresh[hash][key] end
+  return stored[hash][key]
+end
+
+local function write_records()
+  for hash, changes in pairs(fresh) do
+    local values, gone, is_new = {}, {}, false
+    for key, value in pairs(changes) do
+      if value then
+        values[#values + 1], values[#values + 2] = key, value
+        is_new = is_new or not stored[hash][key]
+      elseif stored[hash][key] then
+        gone[#gone + 1] = key
+      end
+    end
+    if #gone > 0 then redis.call('HDEL', hash, unpack(gone)) end
+    if #values > 0 then redis.call('HSET', hash, unpack(values)) end
+    if is_new then redis.call('SADD', unpack(indexes[hash])) end
+  end
+end
+
 local function note_reads(hashes, rows)
   for at = #hashes, #rows, 6 do
-    local hash, key, what = tonumber(rows[at]), rows[at + 1], rows[at + 2]
+    local hash, key, what = hashes[tonumber(rows[at])], rows[at + 1], rows[at + 2]
     local incarnation, version, received = rows[at + 3], rows[at + 4], rows[at + 5] == '1'
-    local held = redis.call('HGET', hashes[hash], key)
-    local read, seen = split_record(held)
+    local read, seen = split_record(read_record(hash, key))
     local is_over = what == 'absent' and seen == ''
     if is_over or (what ~= 'live' and is_gone_by(seen, incarnation, version)) then
-      if held then redis.call('HDEL', hashes[hash], key) end
+      fresh[hash][key] = false
     elseif what ~= 'unread' and (seen == '' or received == reports_left(seen)) then
       local of, was = string.match(read, '^(%d+)/(%d+)$')
       local is_newer = not of or is_digits_above(incarnation, of)
       if is_newer or (incarnation == of and is_digits_above(version, was)) then
-        redis.call('HSET', hashes[hash], key, incarnation .. '/' .. version .. '\n' .. seen)
-        redis.call('SADD', hashes[1], rows[hash - 1])
+        fresh[hash][key] = incarnation .. '/' .. version .. '\n' .. seen
       end
     end
   end

@@ -14,7 +14,7 @@
 local function find_conflicts(hashes, rows)
   local list, set = {}, {}
   for at = #hashes, #rows, 5 do
-    local _, seen = split_record(redis.call('HGET', hashes[tonumber(rows[at])], rows[at + 1]))
+    local _, seen = split_record(read_record(hashes[tonumber(rows[at])], rows[at + 1]))
     if string.sub(seen, 1, 8) ~= rows[at + 2] then
       local number = (at - #hashes) / 5 + 1
       list[#list + 1], set[number] = number, true
@@ -26,14 +26,13 @@ end
 -- Writes all but those in conflict.
 local function save_records(hashes, rows, conflicts)
   for at = #hashes, #rows, 5 do
-    local hash, key, value = tonumber(rows[at]), rows[at + 1], rows[at + 4]
+    local hash, key, value = hashes[tonumber(rows[at])], rows[at + 1], rows[at + 4]
     if conflicts[(at - #hashes) / 5 + 1] then -- it stays as it is
     elseif value == '' then
-      redis.call('HDEL', hashes[hash], key)
+      fresh[hash][key] = false
     else
-      local read = rows[at + 3] == '1' and '' or split_record(redis.call('HGET', hashes[hash], key))
-      redis.call('HSET', hashes[hash], key, read .. '\n' .. value)
-      redis.call('SADD', hashes[1], rows[hash - 1])
+      local read = rows[at + 3] == '1' and '' or split_record(read_record(hash, key))
+      fresh[hash][key] = read .. '\n' .. value
     end
   end
 end

@@ -31,12 +31,14 @@ end
 
 -- The time of a queue never goes back: when the server's clock does, the queue stays ahead of it by
 -- that amount. So everything that waits is shifted by the jump at once, however many items there are.
--- To notice a jump, every script stores its time here while anything waits for a time.
+-- To notice a jump, every script stores its time here while anything waits for a time: a lease does.
+-- A gap of more than half a lease means that owners could not extend theirs: nothing is reaped for one
+-- lease (Q6).
 local is_time_kept = false
 
 local function read_time()
   local clock = call('TIME')
-  local held = call('HMGET', CLOCK, 'at', 'ahead')
+  local held = call('HMGET', CLOCK, 'at', 'ahead', 'generation')
   local ahead = tonumber(held[2] or 0)
   local now = clock[1] * 1000000 + clock[2] + ahead
   if not held[1] then return now, ahead end
@@ -45,12 +47,14 @@ local function read_time()
   if now < last then
     now, ahead = last, last - now + ahead
     call('HSET', CLOCK, 'ahead', whole(ahead))
+  elseif now - last > LEASE / 2 and call('EXISTS', LEASES) == 1 then
+    call('HSET', LIVENESS, 'hold', whole(now + LEASE))
   end
   call('HSET', CLOCK, 'at', whole(now))
-  return now, ahead
+  return now, ahead, held[3]
 end
 
-local NOW, AHEAD = read_time()
+local NOW, AHEAD, GENERATION = read_time()
 
 local function await_time()  -- something is going to wait for a time
   if is_time_kept then return end
@@ -58,45 +62,53 @@ local function await_time()  -- something is going to wait for a time
   is_time_kept = true
 end
 
-local function forget_time_if_idle()
-  if call('EXISTS', LEASES, DELAYED, QUARANTINE, BREAKERS) > 0 then return end
-  call('DEL', CLOCK)
-  is_time_kept = false
+-- --- what the queue has, when the script begins -------------------------------------------------
+
+-- Most scripts find a queue in which nothing is left but what is processing: one question answers for
+-- all that is absent then, and a second one for what is rare.
+local FOUND = call('EXISTS', TURNS[0], TURNS[1], TURNS[2], CREDITS, DIRTY, DELAYED, TRIGGERS, TRACES,
+  ATTEMPTS, NOTES, SUSPECTS, RECLAIMS, QUARANTINE, TAKES, OUTAGES, CAUSES)
+local RARE = FOUND > 0
+  and call('EXISTS', SUSPECTS, RECLAIMS, QUARANTINE, TAKES, OUTAGES, CAUSES) or 0
+
+local function has_rare(key)
+  return RARE > 0 and call('EXISTS', key) == 1
 end
 
 -- --- notifying takers that wait ---------------------------------------------------------------
 
+local WAS_IDLE = FOUND == 0 or call('EXISTS', TURNS[0], TURNS[1], TURNS[2]) == 0
+local has_joined, is_probe_due = false, false
+
 local function is_idle()
+  if WAS_IDLE and not has_joined then return true end
   return call('EXISTS', TURNS[0], TURNS[1], TURNS[2]) == 0
 end
-
-local WAS_IDLE = is_idle()
-local has_joined, is_probe_due = false, false
 
 -- Takers wait after they found nothing ready, so the edge from idle to not idle notifies them. After
 -- `at_capacity` was set, so does every flow that joins: a taker may have capacity for that one.
 local function notify_takers()
-  local must_notify = is_probe_due or (WAS_IDLE and not is_idle())
+  local must_notify = is_probe_due or (has_joined and WAS_IDLE and not is_idle())
   if has_joined and not must_notify then must_notify = call('HGET', LIVENESS, 'at_capacity') ~= false end
   if not must_notify then return end
   call('HDEL', LIVENESS, 'at_capacity')
   call('PUBLISH', NOTIFY, '')
 end
 
--- --- liveness: did the clock jump, or did the store stop? (Q6) -----------------------------------
+-- The last step of a script that changes what is ready, or ends leases. Without leases and anything else
+-- that waits, nothing is left to compare times with.
+local has_ended, has_leased = false, false
 
--- While a lease exists every script stores its time here. A gap or a jump of more than half a lease
--- means that owners could not extend their leases: nothing is reaped for one lease.
-local function check_clock()
-  local last = call('HGET', LIVENESS, 'at')
-  if not last then return end
-  if math.abs(NOW - tonumber(last)) > LEASE / 2 then
-    call('HSET', LIVENESS, 'hold', whole(NOW + LEASE))
+local function finish()
+  if has_ended and not has_leased and call('EXISTS', LEASES) == 0 then
+    if call('EXISTS', DELAYED, QUARANTINE, BREAKERS) == 0 then
+      call('DEL', LIVENESS, TAKES, CLOCK)
+    else
+      call('DEL', LIVENESS, TAKES)
+    end
   end
-  call('HSET', LIVENESS, 'at', whole(NOW))
+  notify_takers()
 end
-
-check_clock()
 
 -- --- triggers (P10) ----------------------------------------------------------------------------
 
@@ -148,7 +160,7 @@ local function cluster_of(item)  -- the one that it names, whose API server must
   return string.match(item, '^[^/]*')
 end
 
-local has_causes = call('EXISTS', CAUSES) == 1
+local has_causes = has_rare(CAUSES)
 
 local function cause_of(item)  -- nil if it is the cluster that it names
   return has_causes and call('HGET', CAUSES, item) or nil
@@ -203,7 +215,7 @@ end
 -- was ready, infinite while the probe runs.
 
 local PARKED = -1
-local has_outages = call('EXISTS', OUTAGES) == 1
+local has_outages = has_rare(OUTAGES)
 
 local function read_outage(cluster)
   local value = has_outages and call('HGET', OUTAGES, cluster)
@@ -369,20 +381,11 @@ end
 
 -- Ends the leases of items, which were taken under these fences.
 local function end_leases(items, fences)
-  local takes = {}
-  for i, item in ipairs(items) do
-    local token = token_of(fences[i])
-    takes[token] = (takes[token] or 0) + 1
-    if has_outages then end_probe(item, fences[i]) end
+  if has_outages then
+    for i, item in ipairs(items) do end_probe(item, fences[i]) end
   end
   call('HDEL', PROCESSING, unpack(items))
   call('ZREM', LEASES, unpack(items))
-  call('HDEL', SUSPECTS, unpack(items))
-  for token, count in pairs(takes) do
-    if call('HINCRBY', TAKES, token, -count) <= 0 then call('HDEL', TAKES, token) end
-  end
-  if call('EXISTS', LEASES) == 0 then
-    call('DEL', LIVENESS)
-    forget_time_if_idle()
-  end
+  if has_rare(SUSPECTS) then call('HDEL', SUSPECTS, unpack(items)) end
+  has_ended = true
 end

@@ -3,12 +3,15 @@
 --
 -- Keys: all but reclaims and noted; of attempts and notes it only reads
 -- `take_items(at)` reads from ARGV[at] to the end: request token, limit, most items of a cluster that
--- is not named, most probes of open breakers, then for each named cluster: cluster, most items of it.
+-- is not named, most probes of open breakers, '1' if the token may have been sent before, then for each
+-- named cluster: cluster, most items of it.
 -- It returns {microseconds until something is due, or -1; 1 if something was ready for which there was
 -- no capacity; fence; then for each item: item, dirty since (by the server's clock), failures, band,
 -- trigger, trace, note, 1 for a probe, charged cluster if the item names another one}.
 
-local TOKEN, LIMIT, DEFAULT, PROBES
+local TOKEN, LIMIT, DEFAULT, PROBES, IS_REPEATED
+local has_notes = false  -- this script has left some
+local put_off = 0  -- items that this script has delayed behind a breaker
 local PROMOTED = 500  -- most due items moved per call: a script blocks the server while it runs
 local SHARE = {[1] = 0.25, [2] = 0.125}  -- credit of a lower band for each run of a higher one (Q10)
 
@@ -39,10 +42,12 @@ local function take_again()
 end
 
 local function promote()
+  if FOUND == 0 then return end
   for _, item in ipairs(call('ZRANGE', DELAYED, '-inf', whole(NOW), 'BYSCORE', 'LIMIT', 0, PROMOTED)) do
     call('ZREM', DELAYED, item)
     mark_dirty(item, RETRY, NOW, '')
   end
+  if not has_rare(QUARANTINE) then return end
   for _, item in ipairs(call('ZRANGE', QUARANTINE, '-inf', whole(NOW), 'BYSCORE', 'LIMIT', 0, PROMOTED)) do
     call('ZREM', QUARANTINE, item)
     ready_if_dirty(item)
@@ -50,6 +55,7 @@ local function promote()
 end
 
 local function until_due()
+  if FOUND == 0 and put_off == 0 then return -1 end
   local first = math.huge
   for _, key in ipairs({DELAYED, QUARANTINE, BREAKERS}) do
     -- Later than now: what is due already does not fit this taker.
@@ -96,7 +102,8 @@ end
 local function read_limits(at)
   TOKEN, LIMIT = ARGV[at], tonumber(ARGV[at + 1])
   DEFAULT, PROBES = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
-  for i = at + 4, #ARGV, 2 do
+  IS_REPEATED = ARGV[at + 4] == '1'
+  for i = at + 5, #ARGV, 2 do
     capacities[ARGV[i]] = tonumber(ARGV[i + 1])
     if capacities[ARGV[i]] <= 0 then full = full + 2 end
   end
@@ -127,7 +134,7 @@ end
 
 -- An item in the flow of another cluster, while the breaker of the one that it names is open: it is
 -- the probe if that is due, or is delayed.
-local PROBE_LATER, put_off = 1000000, 0
+local PROBE_LATER = 1000000
 
 local function is_probe_due_for(target, at, probes)
   return probes < PROBES and (at == PARKED or at <= NOW) and capacity_of(target) > 0
@@ -175,13 +182,13 @@ end
 
 -- Returns the items, which of them are probes, and whether some were left for lack of capacity.
 local function pop_ready()
-  local items, probing, filled, credit, left = {}, {}, {}, {}, {}
+  local items, probing, filled, left = {}, {}, {}, {}
+  if not has_outages and is_idle() then return items, probing, false end
   local is_at_capacity = pop_probes(items, probing)
   local probes = #items
-  for band = 0, 2 do
-    filled[band] = next_up(band)
-    credit[band] = tonumber(call('HGET', CREDITS, band) or 0)
-  end
+  local stored = call('HMGET', CREDITS, 1, 2)
+  local credit = {[0] = 0, [1] = tonumber(stored[1] or 0), [2] = tonumber(stored[2] or 0)}
+  for band = 0, 2 do filled[band] = next_up(band) end
   while #items < LIMIT and put_off < PROMOTED do
     local band = choose_band(filled, credit)
     if not band then break end
@@ -204,13 +211,13 @@ local function pop_ready()
     end
   end
   for band = 0, 2 do
-    local is_waiting = call('EXISTS', TURNS[band]) == 1
+    local is_waiting = filled[band] or (full > 0 and call('EXISTS', TURNS[band]) == 1)
     is_at_capacity = is_at_capacity or (is_waiting and not filled[band])
     if full > 0 then forfeit_turns(band) end
     if band > 0 then
       if is_waiting and credit[band] > 0 then
-        call('HSET', CREDITS, band, credit[band])
-      else
+        if credit[band] ~= tonumber(stored[band]) then call('HSET', CREDITS, band, credit[band]) end
+      elseif stored[band] then
         call('HDEL', CREDITS, band)
       end
     end
@@ -218,19 +225,19 @@ local function pop_ready()
   return items, probing, is_at_capacity
 end
 
--- A store without leases starts a new generation, so an emptied one never repeats a fence (Q4).
-local function generation()
-  local known = call('HGET', LIVENESS, 'generation')
-  if not known then call('HSET', LIVENESS, 'generation', TOKEN, 'at', whole(NOW)) end
-  return known or TOKEN
+-- A store in which nothing waits for a time starts a new generation, so an emptied one never repeats a
+-- fence (Q4).
+local function begin_generation()
+  GENERATION, is_time_kept = TOKEN, true
+  call('HSET', CLOCK, 'generation', TOKEN, 'at', whole(NOW))
 end
 
 -- Leases items. `dirty` has what the queue keeps of each: band, dirty since, trigger, trace.
 local function lease(items, dirty, probing)
-  await_time()
-  local fence, ends = whole(NOW) .. '.' .. TOKEN .. '.' .. generation(), whole(NOW + LEASE)
-  local failures = call('HMGET', ATTEMPTS, unpack(items))
-  local notes = call('HMGET', NOTES, unpack(items))
+  if not GENERATION then begin_generation() end
+  local fence, ends = whole(NOW) .. '.' .. TOKEN .. '.' .. GENERATION, whole(NOW + LEASE)
+  local failures = FOUND > 0 and call('HMGET', ATTEMPTS, unpack(items)) or {}
+  local notes = (FOUND > 0 or has_notes) and call('HMGET', NOTES, unpack(items)) or {}
   local answer, records, leases = {}, {}, {}
   for i, item in ipairs(items) do
     local band, since, trigger, trace = unpack(dirty[i])
@@ -247,22 +254,24 @@ local function lease(items, dirty, probing)
   end
   call('HSET', PROCESSING, unpack(records))
   call('ZADD', LEASES, unpack(leases))
-  call('HSET', TAKES, TOKEN, #items)
+  has_leased = true
   return fence, answer
 end
 
 local function start(items, probing)
   local held = call('HMGET', DIRTY, unpack(items))
   local triggers, traces = call('HMGET', TRIGGERS, unpack(items)), call('HMGET', TRACES, unpack(items))
-  local dirty = {}
-  for i = 1, #items do
+  local dirty, triggered, traced = {}, {}, {}
+  for i, item in ipairs(items) do
     local band, since = parse_dirty(held[i])
     dirty[i] = {band, since, triggers[i] or '', traces[i] or ''}
+    if triggers[i] then triggered[#triggered + 1] = item end
+    if traces[i] then traced[#traced + 1] = item end
   end
   local fence, answer = lease(items, dirty, probing)
   call('HDEL', DIRTY, unpack(items))
-  call('HDEL', TRIGGERS, unpack(items))
-  call('HDEL', TRACES, unpack(items))
+  if #triggered > 0 then call('HDEL', TRIGGERS, unpack(triggered)) end
+  if #traced > 0 then call('HDEL', TRACES, unpack(traced)) end
   for item in pairs(probing) do
     local failures, opened = read_outage(cluster_of(item))
     write_outage(cluster_of(item), failures, opened, fence)
@@ -280,16 +289,18 @@ end
 local function take_items(at)
   local fence, answer, is_at_capacity, taken = '', {}, false, 0
   read_limits(at)
-  if call('HEXISTS', TAKES, TOKEN) == 1 then
-    fence, answer = take_again()
-  else
+  -- Sent once, but it comes after its own repetition: whoever sent it reads only that answer.
+  local is_overtaken = not IS_REPEATED and has_rare(TAKES) and call('HEXISTS', TAKES, TOKEN) == 1
+  if IS_REPEATED or is_overtaken then fence, answer = take_again() end
+  if fence == '' and not is_overtaken then
     local items, probing
     promote()
     items, probing, is_at_capacity = pop_ready()
     taken = #items
     if taken > 0 then
       fence, answer = start(items, probing)
-    elseif is_at_capacity and call('EXISTS', LIVENESS) == 1 then
+      if IS_REPEATED then call('HSET', TAKES, TOKEN, whole(NOW)) end
+    elseif is_at_capacity and call('EXISTS', LEASES) == 1 then
       call('HSET', LIVENESS, 'at_capacity', 1)
     end
   end
