@@ -2,10 +2,11 @@
 
     python tests/run.py bench.cost [--seconds 20] [--json]
 
-One cluster, one watcher, a projector and two workers, as in bench.latency. For each rate: CPU of
-each process per change, scripts, commands and reads of the store per change, turns of the event
-loop and sends of the workers per run, wake-ups per second, and the latencies. Baselines of the same
-run, with the same changes: kubernetes_asyncio's Watch, and client-go's informer where Go is.
+One cluster, one watcher, a projector and two workers, as in bench.latency; then one process that is
+both projector and worker. For each rate: CPU of each process per change, scripts, commands and
+reads of the store per change, turns of the event loop and sends of the workers per run, wake-ups
+per second, and the latencies. Baselines of the same run, with the same changes:
+kubernetes_asyncio's Watch, and client-go's informer where Go is.
 """
 
 from __future__ import annotations
@@ -109,11 +110,10 @@ async def observe(
 
 
 async def through_fleetbus(
-    cluster: Cluster, folder: Path, kubeconfig: Path, sizes: Sizes
+    cluster: Cluster, folder: Path, kubeconfig: Path, sizes: Sizes, *, workers: int
 ) -> list[dict[str, Any]]:
-    async with pipeline(
-        cluster, folder, kubeconfig, workers=sizes.workers, BENCH_COUNT="1"
-    ) as running:
+    folder.mkdir()
+    async with pipeline(cluster, folder, kubeconfig, workers=workers, BENCH_COUNT="1") as running:
         redis = Redis.from_url(running.redis_url)
         try:
             windows = [
@@ -244,7 +244,10 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
                 figures["client-go informer"] = await through_a_peer(
                     cluster, [str(program), str(kubeconfig)], sizes
                 )
-            figures["fleetbus"] = await through_fleetbus(cluster, folder, kubeconfig, sizes)
+            for name, workers in (("apart", sizes.workers), ("in one process", 0)):
+                figures[f"fleetbus, {name}"] = await through_fleetbus(
+                    cluster, folder / name, kubeconfig, sizes, workers=workers
+                )
             figures["a further controller, CPU ms per change"] = [
                 await with_further_controllers(cluster, folder, kubeconfig, sizes)
             ]

@@ -13,12 +13,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fleetbus.run.current import ObjectRef, Version
+from fleetbus.snapshot.applied_here import STANDING_FOR
 from fleetbus_proto.subjects import Verb
 
 if TYPE_CHECKING:
     from fleetbus_proto.events import Event
 
-KEPT: Final = timedelta(seconds=1)
+KEPT: Final = timedelta(seconds=1) - STANDING_FOR
 """A run that begins later reads the snapshot: changes that wake nobody may have come meanwhile."""
 MAX_BYTES: Final = 4 * 1024 * 1024
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, cast
 
-from fleetbus.snapshot.outcomes import ApplyOutcome
+from fleetbus.snapshot.outcomes import STANDING
 from fleetbus_proto.versions import is_comparable, version_key
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ about a millisecond."""
 _MISSES: Final = 3
 """Batches in a row that the projector did not apply in time: it is away, or far behind."""
 _WITHOUT: Final = timedelta(seconds=2)
-_STANDING: Final = frozenset({ApplyOutcome.APPLIED, ApplyOutcome.SAME})
 
 
 class AppliedEvents:
@@ -73,7 +72,7 @@ class AppliedEvents:
                 self._alone_until = time.monotonic() + self._without.total_seconds()
         outcomes = (await self._writer.apply(missing)).outcomes
         applied = zip(missing, outcomes, strict=True)
-        return standing + [event for event, outcome in applied if outcome in _STANDING]
+        return standing + [event for event, outcome in applied if outcome in STANDING]
 
     async def _missing(self, events: Sequence[Event], standing: list[Event]) -> list[Event]:
         """Find the events that the snapshot lacks; adds to `standing` what it has as it is."""

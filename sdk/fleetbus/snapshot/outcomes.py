@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from fleetbus_proto.events import EpochEnd
 
@@ -19,6 +19,10 @@ class ApplyOutcome(StrEnum):
     STALE = "stale"
     SAME = "same"
     REFUSED = "refused"
+
+
+STANDING: Final = frozenset({ApplyOutcome.APPLIED, ApplyOutcome.SAME})
+"""After these the snapshot has the event as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,8 @@ from fleetbus.controller.controller import Controller
 from fleetbus.controller.fingerprint import selection_digest
 from fleetbus.errors import ConfigError
 from fleetbus.process.health import Health
+from fleetbus.snapshot.applied import AppliedEvents
+from fleetbus.snapshot.applied_here import AppliedHere
 from fleetbus.snapshot.offsets.bus_state import BusStates
 from fleetbus.worker.connections import Connections
 from fleetbus.worker.hosted import Hosted
@@ -47,8 +49,16 @@ async def run_controllers(
     health: Health,
     *,
     policy: QueuePolicy | None = None,
+    applied: AppliedHere | None = None,
 ) -> None:
     """Run controllers until cancelled.
+
+    Args:
+        controllers: which ones.
+        connections: bus, store and fleet.
+        health: shows whether they are bound, and work.
+        policy: of their queues.
+        applied: that of the projector, if it runs in this process too.
 
     Raises:
         ConfigError: a controller is incomplete.
@@ -71,7 +81,14 @@ async def run_controllers(
         )
         for controller in controllers
     ]
-    reader = Reader(hosted, connections, health, group=group, durable=durable)
+    reader = Reader(
+        hosted,
+        connections,
+        health,
+        group=group,
+        durable=durable,
+        applied=applied or AppliedEvents(writer=connections.writer, reader=connections.reader),
+    )
     async with report_blocked_loop(), contain_exits(), asyncio.TaskGroup() as tasks:
         tasks.create_task(connections.bus.failure(), name="bus failure")
         tasks.create_task(reader.run(), name="reader")

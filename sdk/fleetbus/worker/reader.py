@@ -24,6 +24,7 @@ from fleetbus.intake.intake import ref_of
 from fleetbus.intake.record import Records, load_together
 from fleetbus.process.health import Health
 from fleetbus.snapshot.applied import AppliedEvents
+from fleetbus.snapshot.applied_here import AppliedHere
 from fleetbus.snapshot.offsets.by_shard import ByShard
 from fleetbus.worker.backlog import LATE, PATIENCE, Backlog
 from fleetbus.worker.connections import Connections
@@ -43,6 +44,7 @@ class Reader:
         health: shows that it reads.
         group: the controllers, as they are registered.
         durable: is bound.
+        applied: makes sure that events are in the snapshot.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Reader:
         *,
         group: ReaderGroup,
         durable: BoundDurable,
+        applied: AppliedEvents | AppliedHere,
     ) -> None:
         self._hosted = hosted
         self._connections = connections
@@ -61,7 +64,7 @@ class Reader:
         self._binding = Binding(
             connections.bus, connections.kv, group, durable=durable, beat=self._turn
         )
-        self._applied = AppliedEvents(writer=connections.writer, reader=connections.reader)
+        self._applied = applied
         self._by_shard = ByShard(connections.keys, self._handle, probe=connections.reader.probe)
         self._of_all, self._watching = _by_resource(hosted)
         limit = LATE // len(hosted)

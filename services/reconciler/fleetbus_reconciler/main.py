@@ -16,6 +16,7 @@ from fleetbus.process.health import Health
 from fleetbus.process.lifecycle import run_service, run_until_stopped
 from fleetbus.process.logs import set_up_logs
 from fleetbus.process.settings import SharedSettings, load_settings, tell_unknown_settings
+from fleetbus.snapshot.applied_here import AppliedHere
 from fleetbus.worker.connections import connect
 from fleetbus.worker.host import check_controllers, run_controllers
 from fleetbus_reconciler.settings import ReconcilerSettings
@@ -58,11 +59,13 @@ async def run(
         asyncio.TaskGroup() as group,
     ):
         group.create_task(connections.clusters.run(), name="clusters")
-        if settings.projector:
-            projector = run_projector(connections, settings, checks, timing)
+        applied = AppliedHere(connections.writer) if settings.projector else None
+        if applied is not None:
+            projector = run_projector(connections, settings, checks, timing, applied=applied)
             group.create_task(projector, name="projector")
         if hosted:
-            group.create_task(run_controllers(hosted, connections, checks), name="controllers")
+            controllers_run = run_controllers(hosted, connections, checks, applied=applied)
+            group.create_task(controllers_run, name="controllers")
         started()
         log.info("reconciler_started", controllers=[c.name for c in hosted])
 

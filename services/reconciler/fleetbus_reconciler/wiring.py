@@ -22,6 +22,7 @@ from fleetbus.errors import BusError, StoreError
 from fleetbus.process import metrics
 from fleetbus.process.health import Health
 from fleetbus.process.waiting import wait_until_usable
+from fleetbus.snapshot.applied_here import AppliedHere
 from fleetbus.snapshot.audit import Audits
 from fleetbus.snapshot.offsets.bus_state import BusStates
 from fleetbus.snapshot.offsets.by_shard import ByShard, split_by_shard
@@ -60,6 +61,8 @@ async def run_projector(
     settings: ReconcilerSettings,
     health: Health,
     timing: ReconcilerTiming = USUAL,
+    *,
+    applied: AppliedHere,
 ) -> None:
     """Run the projector until cancelled.
 
@@ -68,6 +71,7 @@ async def run_projector(
         settings: of the projector.
         health: where it reports whether it runs.
         timing: the times that no setting changes.
+        applied: writes events, also for the controllers of this process.
 
     Raises:
         BusError: NATS forbids a subject (rule B13), or its configuration has drifted meanwhile.
@@ -78,7 +82,8 @@ async def run_projector(
     metrics.EVENTS_CONSUMED.labels(PROJECTOR)
     async with open_window(connections.bus) as window, asyncio.TaskGroup() as group:
         group.create_task(connections.bus.failure(), name="bus failure")
-        parts = _Parts(connections, settings, timing, window)
+        parts = _Parts(connections, settings, timing, window, applied)
+        applied.on_completed(parts.sweeper.add)
         await _set_up(parts, health)
         turn = health.liveness("projector", _TURN_WITHIN)
         is_bound.set()
@@ -171,6 +176,7 @@ class _Parts:
         settings: ReconcilerSettings,
         timing: ReconcilerTiming,
         window: Window,
+        applied: AppliedHere,
     ) -> None:
         self.bus = connections.bus
         self.kv = connections.kv
@@ -183,6 +189,7 @@ class _Parts:
         self.settings = settings
         self.timing = timing
         self.window = window
+        self.applied = applied
 
     @cached_property
     def resyncs(self) -> ResyncRequests:
@@ -288,6 +295,7 @@ class _Parts:
         return Projector(
             reader=self.reader,
             writer=self.writer,
+            applied=self.applied,
             clusters=self.clusters,
             state=self.state,
             resyncs=self.resyncs,
@@ -328,7 +336,7 @@ class _Parts:
 
     async def _handle_of(self, shard: int, deliveries: Sequence[Delivery]) -> None:
         """Handle the messages about the clusters of one shard, which has lost writes."""
-        await self.projector.handle(split_by_shard(self.keys, deliveries).get(shard, []))
+        await self.projector.handle_again(split_by_shard(self.keys, deliveries).get(shard, []))
 
     @cached_property
     def status(self) -> ClusterStatus:

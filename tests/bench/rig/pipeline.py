@@ -84,7 +84,10 @@ class Pipeline:
 async def pipeline(
     cluster: Cluster, folder: Path, kubeconfig: Path, *, workers: int, **environment: str
 ) -> AsyncGenerator[Pipeline]:
-    """NATS, a store, a projector, a watcher and workers, until the block ends."""
+    """NATS, a store, a projector, a watcher and workers, until the block ends.
+
+    Without workers the process of the projector hosts the controller, too.
+    """
     notes = folder / "latencies"
     notes.mkdir()
     async with AsyncExitStack() as stack:
@@ -98,9 +101,10 @@ async def pipeline(
             pids[child.name] = child.pid
             await services.ready(child)
 
-        await started(services.reconciler("projector"))
-        await started(services.watcher(cluster.name))
         environment |= {"BENCH_OUT": str(notes)}
+        hosted = () if workers else (CONTROLLER,)
+        await started(services.reconciler("projector", *hosted, projector=True, **environment))
+        await started(services.watcher(cluster.name))
         for number in range(1, workers + 1):
             name = f"worker-{number}"
             await started(services.reconciler(name, CONTROLLER, projector=False, **environment))

@@ -16,7 +16,7 @@ from fleetbus.bus.durables import consumer_info
 from fleetbus.bus.reader_groups import registered_controllers
 from fleetbus.controller.controller import Controller
 from fleetbus.reconcile import Request
-from fleetbus.snapshot.applied import AppliedEvents
+from fleetbus.snapshot.applied_here import AppliedHere
 from fleetbus.worker.reader import Reader
 from fleetbus_proto.events import Event
 from fleetbus_proto.keys import queue
@@ -71,18 +71,18 @@ async def test_two_controllers_of_a_process_get_each_change_from_one_durable(
 ) -> None:
     received: list[str] = []
     looked_up: list[str] = []
-    handle, ensure = Reader._handle, AppliedEvents.ensure  # pyright: ignore[reportPrivateUsage]
+    handle, ensure = Reader._handle, AppliedHere.ensure  # pyright: ignore[reportPrivateUsage]
 
     async def counted(self: Reader, deliveries: Sequence[Delivery]) -> None:
         received.extend(d.message.name for d in deliveries if isinstance(d.message, Event))
         await handle(self, deliveries)
 
-    async def looked(self: AppliedEvents, events: Sequence[Event]) -> list[Event]:
+    async def looked(self: AppliedHere, events: Sequence[Event]) -> list[Event]:
         looked_up.extend(event.name for event in events)
         return await ensure(self, events)
 
     monkeypatch.setattr(Reader, "_handle", counted)
-    monkeypatch.setattr(AppliedEvents, "ensure", looked)
+    monkeypatch.setattr(AppliedHere, "ensure", looked)
     first, second, other = recorded("alpha"), recorded("beta"), recorded("gamma", MAPS)
     rig = await started(open_rig, first, second, other)
     received.clear()

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import structlog
 
@@ -19,7 +20,8 @@ from fleetbus.bus.durable_names import PROJECTOR
 from fleetbus.bus.rejected import RejectedMessages
 from fleetbus.clusters.registry import Clusters
 from fleetbus.process import metrics
-from fleetbus.snapshot.outcomes import ApplyOutcome
+from fleetbus.snapshot.applied_here import AppliedHere
+from fleetbus.snapshot.outcomes import ApplyOutcome, ApplyResult
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.sweep import OpenEpoch
 from fleetbus.snapshot.write import SnapshotWriter
@@ -50,6 +52,8 @@ from fleetbus_reconciler.timing import ReconcilerTiming
 
 log = structlog.get_logger()
 
+Apply: TypeAlias = Callable[[Sequence[Event]], Awaitable[ApplyResult]]
+
 
 class Projector:
     """The handler of the projector's consumer, and the loops beside it.
@@ -57,6 +61,7 @@ class Projector:
     Args:
         reader: the snapshot.
         writer: the snapshot.
+        applied: writes events to it.
         clusters: the registry.
         state: the records of clusters and resources.
         resyncs: requests lists.
@@ -76,6 +81,7 @@ class Projector:
         *,
         reader: SnapshotReader,
         writer: SnapshotWriter,
+        applied: AppliedHere,
         clusters: Clusters,
         state: FleetState,
         resyncs: ResyncRequests,
@@ -91,6 +97,7 @@ class Projector:
     ) -> None:
         self._reader = reader
         self._writer = writer
+        self._applied = applied
         self._clusters = clusters
         self._state = state
         self._resyncs = resyncs
@@ -111,8 +118,15 @@ class Projector:
 
     async def handle(self, deliveries: Sequence[Delivery]) -> None:
         """Apply a batch, of each cluster in its order; then it is acknowledged (rule P9)."""
+        await self._handle(deliveries, self._applied.apply)
+
+    async def handle_again(self, deliveries: Sequence[Delivery]) -> None:
+        """The same for what the store has lost, however short ago it was written (rule P11)."""
+        await self._handle(deliveries, self._writer.apply)
+
+    async def _handle(self, deliveries: Sequence[Delivery], apply: Apply) -> None:
         try:
-            await self._apply(deliveries)
+            await self._apply(deliveries, apply)
         except StoreEmpty:
             await self._recovery.rebuild(self._shards_of(deliveries))
             raise  # the batch comes again
@@ -122,14 +136,14 @@ class Projector:
         clusters = {cluster_of(delivery.subject) for delivery in deliveries}
         return {self._writer.keys.shard_of(cluster) for cluster in clusters if cluster}
 
-    async def _apply(self, deliveries: Sequence[Delivery]) -> None:
+    async def _apply(self, deliveries: Sequence[Delivery], apply: Apply) -> None:
         for batch in rounds(deliveries):
             if batch.events:
-                await self._apply_events(batch.events)
+                await self._apply_events(batch.events, apply)
             await for_each(batch.others.values(), self._take_all)
 
-    async def _apply_events(self, events: Sequence[Event]) -> None:
-        result = await self._writer.apply(events)
+    async def _apply_events(self, events: Sequence[Event], apply: Apply) -> None:
+        result = await apply(events)
         for completed in result.completed:
             self._sweeper.add(completed)
         self._granter.note_events(events)
