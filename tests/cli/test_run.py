@@ -181,6 +181,37 @@ async def test_two_processes_reload_and_stop_under_load_without_losing_or_doubli
     assert cut_off == []
 
 
+@pytest.mark.timeout(600)  # as above
+async def test_the_projector_is_hosted_where_the_fleet_has_none_and_leaves_when_it_likes(
+    open_rig: OpenRig, tmp_path: pathlib.Path
+) -> None:
+    rig = await open_rig("a", resources=(MAPS,))
+    rig.start_watcher("a")
+    desk = Desk(rig, tmp_path)
+    desk.write("words_of_the_test.py", "VERSION = 1\n")
+    desk.write("controller.py", CONTROLLER)
+
+    async def change(turn: str) -> None:
+        rig.clusters["a"].patch(MAPS, "default", "o", {"data": {"turn": turn}})
+        await eventually(lambda: desk.last_turns() == {"o": turn}, WITHIN)
+
+    async with desk.run("--no-reload") as first:
+        await eventually(lambda: desk.has_said("projector_started"), WITHIN)
+        rig.clusters["a"].create(MAPS, {"metadata": {"name": "o"}}, "default")
+        await eventually(lambda: desk.last_turns() == {"o": ""}, WITHIN)
+        await change("alone")
+        rig.start_reconciler()  # a projector appears: both serve
+        await change("two projectors")
+        first.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(first.wait(), WITHIN.total_seconds()) == 0
+    rig.clusters["a"].patch(MAPS, "default", "o", {"data": {"turn": "without a controller"}})
+    desk.said.clear()
+    async with desk.run("--no-reload"):
+        await eventually(lambda: desk.last_turns() == {"o": "without a controller"}, WITHIN)
+        await change("apart")
+    assert not desk.has_said("projector_started")
+
+
 @each_row(
     ("ending", "handler", "status"),
     [

@@ -31,6 +31,13 @@ _Reload = Annotated[
         help="Restart when one of these files, or a file they import, changes.",
     ),
 ]
+_Projector = Annotated[
+    bool,
+    typer.Option(
+        "--projector/--no-projector",
+        help="Run the projector, too, if no process of the fleet does.",
+    ),
+]
 _LogLevel = Annotated[
     str,
     typer.Option("--log-level", help="debug, info, warning or error.", envvar="FLEETBUS_LOG_LEVEL"),
@@ -96,11 +103,12 @@ def run(
     folder: DevFolder = None,
     nats_url: NatsUrl = None,
     redis_url: RedisUrl = None,
+    projector: _Projector = True,
     log_level: _LogLevel = "info",
 ) -> None:
     """Run controllers on this machine, against any fleet.
 
-    NATS, Redis, the watchers and the projector must be running: `fleetbus dev up` starts them all.
+    NATS, Redis and the watchers must be running: `fleetbus dev up` starts them all.
     """
     from fleetbus_cli.run import reload as reloading  # noqa: PLC0415 -- import cost
 
@@ -117,6 +125,7 @@ def run(
         folder=folder,
         nats_url=nats_url,
         redis_url=redis_url,
+        may_project=projector,
         log_level=log_level,
     )
     raise typer.Exit(code)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import pathlib
 from collections.abc import Sequence
+from typing import Final
 
 import structlog
 
@@ -24,12 +25,17 @@ from fleetbus.process.settings import (
     load_settings,
     tell_unknown_settings,
 )
+from fleetbus.snapshot.applied_here import AppliedHere
 from fleetbus.worker.connections import connect
 from fleetbus.worker.host import check_controllers, run_controllers
+from fleetbus_cli.run.projector import find_projector, lacks_projector
 from fleetbus_cli.run.reload import ParentPipe, is_child
 from fleetbus_cli.target import Target, resolve_target
 
 log = structlog.get_logger()
+
+_NAME: Final = "fleetbus-run"
+"""Name of the connections to NATS."""
 
 
 def run_modules(
@@ -40,9 +46,13 @@ def run_modules(
     folder: pathlib.Path | None = None,
     nats_url: str | None,
     redis_url: str | None,
+    may_project: bool,
     log_level: str,
 ) -> int:
     """Run controllers until interrupted, or until the parent process is gone.
+
+    The projector runs in the same process if no other process of the fleet has it, and
+    `may_project` is set; a fleet of `fleetbus dev` starts its own again.
 
     Returns:
         The exit status.
@@ -56,7 +66,8 @@ def run_modules(
         settings = run_settings(target, kubeconfigs, contexts, is_fleet_named=folder is not None)
         controllers = load_and_report(modules, parent, target)
         loops = {"parent": parent.wait_parent_gone()} if parent else {}
-        await run_until_stopped(run=_host(controllers, settings), **loops)
+        may_host = may_project and not target.state_file
+        await run_until_stopped(run=_host(controllers, settings, may_host), **loops)
 
     return run_service("fleetbus run", main, is_command=True)
 
@@ -165,9 +176,18 @@ def _check_kubeconfigs(paths: Sequence[pathlib.Path], contexts: Sequence[str]) -
         raise ConfigError(f"{paths[0]}: the kubeconfig has no contexts")
 
 
-async def _host(controllers: Sequence[Controller], settings: SharedSettings) -> None:
+async def _host(
+    controllers: Sequence[Controller], settings: SharedSettings, may_host: bool
+) -> None:
     health = Health()
-    async with connect(settings, name="fleetbus-run") as connections, asyncio.TaskGroup() as group:
+    is_lacking = may_host and await lacks_projector(settings.nats, name=_NAME)
+    async with connect(settings, name=_NAME) as connections, asyncio.TaskGroup() as group:
         group.create_task(connections.clusters.run(), name="clusters")
-        group.create_task(run_controllers(controllers, connections, health), name="controllers")
+        applied: AppliedHere | None = None
+        if is_lacking and (run_projector := find_projector()):
+            applied = AppliedHere(connections.writer)
+            projector = run_projector(connections, health, applied)
+            group.create_task(projector, name="projector")
+        hosting = run_controllers(controllers, connections, health, applied=applied)
+        group.create_task(hosting, name="controllers")
         log.info("controllers_started", controllers=[c.name for c in controllers])

@@ -21,6 +21,7 @@ from fleetbus.clusters.providers.build import hub_config
 from fleetbus.errors import BusError, StoreError
 from fleetbus.process import metrics
 from fleetbus.process.health import Health
+from fleetbus.process.settings import load_settings
 from fleetbus.process.waiting import wait_until_usable
 from fleetbus.snapshot.applied_here import AppliedHere
 from fleetbus.snapshot.audit import Audits
@@ -89,6 +90,25 @@ async def run_projector(
         is_bound.set()
         for name, loop in _loops(parts, turn).items():
             group.create_task(loop, name=name)
+
+
+async def run_beside_controllers(
+    connections: Connections, health: Health, applied: AppliedHere
+) -> None:
+    """Run the projector in a process of somebody else's controllers, until cancelled.
+
+    Args:
+        connections: of the process.
+        health: where it reports whether it runs.
+        applied: writes events, also for the controllers.
+
+    Raises:
+        ConfigError: a variable FLEETBUS_RECONCILER_… has no value that it may have.
+        BusError: as `run_projector`.
+        BaseExceptionGroup: as `run_projector`.
+    """
+    settings = load_settings(ReconcilerSettings)
+    await run_projector(connections, settings, health, applied=applied)
 
 
 async def _set_up(parts: _Parts, health: Health) -> None:
