@@ -39,7 +39,7 @@ from fleetbus_proto.subjects import (
     DistributionVerb,
     distribution_subject,
 )
-from support.api.rendered_chart import VALUES, Object, find, render, secret
+from support.api.rendered_chart import SHOP, VALUES, Object, find, render, secret
 from support.servers.nats_refusals import refusals
 from support.servers.rendered_servers import RenderedNats, nats_config, rendered_nats
 
@@ -174,6 +174,23 @@ async def test_s3_s4_s5_each_credential_may_what_it_needs_and_nothing_else(serve
                 if is_refused == (user in allowed):
                     wrong.append(f"{user}: {verb} {subject}: refused={is_refused}")
     assert wrong == []
+
+
+async def test_s4_the_projector_reads_for_the_controllers_in_its_pods_and_for_no_others(
+    tmp_path: Path,
+):
+    mail = {**SHOP, "name": "mail", "controllers": ["mail"]}
+    values = {"projector": {"reconciler": "shop"}, "reconcilers": [SHOP, mail]}
+    subjects = [
+        f"{form}{controller}{end}"
+        for controller in ("shop-1", "shop-stock-4", "mail-1")
+        for form, end in ((f"{NEXT}.", ""), (f"$JS.ACK.{STREAM}.", ".1.1.1.1.0"))
+    ]
+    async with rendered_nats(values, tmp_path) as server:
+        refused = await refusals(server, "projector", subjects, [])
+    others = {f"publish {subject}" for subject in subjects if "mail" in subject}
+    assert others
+    assert {each for each in refused if each.startswith("publish")} == others
 
 
 @asynccontextmanager

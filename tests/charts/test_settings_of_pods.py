@@ -16,7 +16,7 @@ from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_query_api.settings import QueryApiSettings
 from fleetbus_reconciler.settings import ReconcilerSettings
 from fleetbus_watcher.settings import PoolSettings, WatcherSettings
-from support.api.rendered_chart import CHART, VALUES, Object, find, of_kind, render
+from support.api.rendered_chart import CHART, SHOP, VALUES, Object, find, of_kind, render
 
 ROOT = CHART.parents[1]
 KINDS: dict[str, list[Any]] = {
@@ -62,6 +62,30 @@ def test_every_variable_is_a_setting_and_every_value_is_valid(
             for kind in kinds:
                 more = {"cluster": "eu1"} if kind is WatcherSettings else {}
                 load_settings(kind, **more)
+
+
+def test_controllers_in_the_pods_of_the_projector_have_their_image_and_their_settings():
+    shop = {**SHOP, "env": {"SHOP": "open"}}
+    objects = render(VALUES["one process"] | {"reconcilers": [shop]})
+    names = {one["metadata"]["name"] for one in of_kind(objects, "Deployment")}
+    assert "fb-fleetbus-projector" in names
+    assert "fb-fleetbus-reconciler-shop" not in names
+    projector = find(objects, "Deployment", "fb-fleetbus-projector")
+    (container,) = projector["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "registry.example.com/shop:1"
+    _, variables = environment(projector, "")
+    assert variables["FLEETBUS_RECONCILER_PROJECTOR"] == "true"
+    assert variables["FLEETBUS_RECONCILER_MODULES"] == '["shop.controllers"]'
+    assert variables["SHOP"] == "open"
+    (role,) = (
+        one
+        for one in of_kind(objects, "ClusterRole")
+        if one["metadata"]["name"].endswith("fb-fleetbus-projector")
+    )
+    assert SHOP["rules"][0] in role["rules"]
+    apart = render({"reconcilers": [SHOP]})
+    variables = environment(find(apart, "Deployment", "fb-fleetbus-projector"), "")[1]
+    assert "FLEETBUS_RECONCILER_MODULES" not in variables
 
 
 def test_where_members_decide_the_query_api_knows_the_providers():

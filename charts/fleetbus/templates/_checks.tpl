@@ -75,6 +75,12 @@
 {{- range .subjects -}}{{- $_ := set $streams (hasPrefix "fleetbus.distribution." . | toString) true -}}{{- end -}}
 {{- if gt (len $streams) 1 -}}{{- fail (printf "externalSubscribers: %s: fleetbus.distribution is another stream than the other subjects; make two entries" .name) -}}{{- end -}}
 {{- end -}}
+{{- with $v.projector.reconciler -}}
+{{- $hosted := include "fleetbus.hostedReconciler" $ | fromJson -}}
+{{- if not $hosted -}}{{- fail (printf "projector.reconciler: there is no entry %s in reconcilers" .) -}}{{- end -}}
+{{- $own := keys (omit $hosted "name" "image" "modules" "controllers" "rules" "env") | sortAlpha -}}
+{{- if $own -}}{{- fail (printf "reconcilers: %s: %s: its controllers run in the pods of the projector, whose values count" . (join ", " $own)) -}}{{- end -}}
+{{- end -}}
 {{- range $number, $_ := $v.reconcilers -}}
 {{- with .autoscaling -}}{{- if lt (int .maxReplicas) (int .minReplicas) -}}
 {{- fail (printf "reconcilers[%d].autoscaling: maxReplicas is %d, which is less than minReplicas, %d" $number (int .maxReplicas) (int .minReplicas)) -}}

@@ -49,13 +49,20 @@ clusters: whether it reads the members' kubeconfigs. */}}
     subscribe: [_INBOX._pool.>, fleetbus.control.*, $KV.FLEETBUS_STATE._pool.>]
 {{- end }}
 {{- end }}
+{{- $hosted := include "fleetbus.hostedReconciler" . | fromJson }}
+{{- $own := default list $hosted.controllers }}
 - id: projector
   kind: projector
   command: [fleetbus-reconciler]
   hub: true
   clusters: true
-  values: {{ .Values.projector | toJson }}
+  values: {{ merge (omit .Values.projector "reconciler" "env") (pick $hosted "image") (dict "env" (merge dict .Values.projector.env (default dict $hosted.env))) | toJson }}
+  rules: {{ default list $hosted.rules | toJson }}
+  controllers: {{ $own | toJson }}
   settings:
+    {{- with $hosted.modules }}
+    FLEETBUS_RECONCILER_MODULES: {{ toJson . | quote }}
+    {{- end }}
     FLEETBUS_RECONCILER_NAME: projector
     FLEETBUS_RECONCILER_PROJECTOR: "true"
     FLEETBUS_RECONCILER_NAMESPACE: {{ .Values.clusters.namespace }}
@@ -99,9 +106,13 @@ clusters: whether it reads the members' kubeconfigs. */}}
       - fleetbus.events.>
       - fleetbus.prior.>
       - fleetbus.control.>
+      {{- with $own }}
+      {{- include "fleetbus.controllerSubjects" . | fromYamlArray | toYaml | nindent 6 }}
+      {{- end }}
     subscribe: [_INBOX.projector.>, $KV.FLEETBUS_STATE.>]
-  redis: ["~fleetbus:{fleet:*"]
+  redis: {{ include "fleetbus.controllerKeys" $own | fromYamlArray | toJson }}
 {{- range .Values.reconcilers }}
+{{- if ne .name $.Values.projector.reconciler }}
 - id: reconciler-{{ .name }}
   kind: reconciler
   command: [fleetbus-reconciler]
@@ -119,6 +130,7 @@ clusters: whether it reads the members' kubeconfigs. */}}
     publish: {{ include "fleetbus.controllerSubjects" .controllers | fromYamlArray | toJson }}
     subscribe: [_INBOX.reconciler.{{ .name }}.>]
   redis: {{ include "fleetbus.controllerKeys" .controllers | fromYamlArray | toJson }}
+{{- end }}
 {{- end }}
 {{- if .Values.distributor.enabled }}
 - id: distributor
@@ -212,6 +224,13 @@ clusters: whether it reads the members' kubeconfigs. */}}
   redis: ["%R~fleetbus:{fleet:*", "%R~fleetbus:{q:*"]
 {{- end }}
 {{- end }}
+{{- end -}}
+
+{{/* The entry of reconcilers whose controllers run in the pods of the projector, as JSON; {} for none. */}}
+{{- define "fleetbus.hostedReconciler" -}}
+{{- $found := dict -}}
+{{- range .Values.reconcilers -}}{{- if eq .name $.Values.projector.reconciler -}}{{- $found = . -}}{{- end -}}{{- end -}}
+{{- $found | toJson -}}
 {{- end -}}
 
 {{/* The settings of what a watcher watches, as JSON. */}}

@@ -85,6 +85,7 @@ VALUES: Final[dict[str, Object]] = {
             "dashboards": {"enabled": True},
         },
     },
+    "one process": {"projector": {"reconciler": "shop"}, "reconcilers": [SHOP]},
     "high availability": {
         "nats": {"embedded": {"replicas": 3, "tls": {"secretName": "nats-tls"}}},
         "valkey": {"embedded": {"tls": {"secretName": "valkey-tls"}}},

@@ -46,6 +46,11 @@ WRONG: Final[list[tuple[Object, str]]] = [
     ({"distributor": {"requireServiceAccount": "yes"}}, "/distributor/requireServiceAccount"),
     ({"projector": {"replicas": 0}}, "/projector/replicas"),
     ({"projector": {"replicas": "two"}}, "/projector/replicas"),
+    ({"projector": {"reconciler": "shop"}}, "there is no entry shop in reconcilers"),
+    (
+        {"projector": {"reconciler": "shop"}, "reconcilers": [{**SHOP, "replicas": 3}]},
+        "reconcilers: shop: replicas: its controllers run in the pods of the projector",
+    ),
     ({"nats": {"embedded": {"replicas": 2}}}, "/nats/embedded/replicas"),
     ({"nats": {"embedded": {"enabled": False}}}, "exactly one of nats.embedded.enabled"),
     ({"nats": {"external": {"url": "nats://n:4222"}}}, "exactly one of nats.embedded.enabled"),
