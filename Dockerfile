@@ -22,6 +22,8 @@ COPY proto proto
 COPY sdk sdk
 COPY cli cli
 COPY services services
+# What `fleetbus --version` and the metric fleetbus_build_info name, as there is no .git here.
+ARG FLEETBUS_COMMIT=""
 RUN --mount=type=cache,target=/uv-cache \
     uv sync --frozen --no-dev $PACKAGES --no-editable
 # What uv leaves for its next run: a lock that all may write, and when our sources were copied, by which no two builds

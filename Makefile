@@ -96,6 +96,12 @@ faults-watches: $(SYNCED) ## clients list and watch through the query API while 
 faults-watches-cut: $(SYNCED) ## the same in less than a minute, with a fresh seed
 	$(RUN) python tests/run.py faults.queries --cut
 
+dist: $(SYNCED) ## what a release publishes, into dist: wheels and sdists of one version, and their SBOM
+	UV=$(UV) $(RUN) python tests/run.py release.dist
+
+test-dist: $(SYNCED) ## install a release from an index on loopback, with each Python from 3.11 on that is here; PYTHON=3.12 for one
+	FLEETBUS_TEST_FULL=1 $(RUN) pytest tests/release --timeout 900 $(if $(PYTHON),-k 'not demo or $(PYTHON)')
+
 e2e: $(SYNCED) ## on three real control planes of Kubernetes, half an hour; needs Go or KUBEBUILDER_ASSETS; E2E="campaign --seed 7" for a part, KUBE=1.37 for another release
 	$(if $(KUBE),FLEETBUS_KUBE=$(KUBE)) $(RUN) python tests/run.py e2e $(E2E)
 
@@ -115,4 +121,4 @@ format: $(SYNCED) ## let ruff mend what it can
 	$(RUN) ruff format
 	$(RUN) ruff check --fix
 
-.PHONY: help install demo up down check test test-emulator test-ui scenarios conformance bench faults faults-cut faults-cluster faults-workers faults-workers-cut faults-distributor faults-distributor-cut faults-watches faults-watches-cut e2e golden reference docs format
+.PHONY: help install demo up down check test test-emulator test-ui dist test-dist scenarios conformance bench faults faults-cut faults-cluster faults-workers faults-workers-cut faults-distributor faults-distributor-cut faults-watches faults-watches-cut e2e golden reference docs format

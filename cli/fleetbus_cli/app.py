@@ -59,9 +59,10 @@ _RUN_CODE_OF_USERS: Final = ("run", "replay")
 
 def _print_version(requested: bool) -> None:
     if requested:
-        from importlib.metadata import version  # noqa: PLC0415 -- import cost
+        from fleetbus.process.release import check_parts, release  # noqa: PLC0415 -- import cost
 
-        printer.line(f"fleetbus {version('fleetbus')}")
+        printer.line(f"fleetbus {release()}")
+        check_parts()
         raise typer.Exit
 
 
@@ -116,19 +117,19 @@ def __getattr__(name: str) -> typer.Typer:
 
 
 _PACKAGES: Final = {
-    "demo": "fleetbus-devfleet",
-    "dev": "fleetbus-devfleet",
+    "demo": "fleetbus[dev]",
+    "dev": "fleetbus[dev]",
     "plan": "fleetbus-distributor",
-    "rehearse": "fleetbus-devfleet",
+    "rehearse": "fleetbus[dev]",
     "rollout": "fleetbus-distributor",
 }
-"""Commands that other packages bring."""
+"""The distributions to install for commands that other packages bring."""
 
 
 def _check_installed(word: str, commands: Collection[str]) -> None:
     package = _PACKAGES.get(word)
     if package and word not in commands:
-        raise ConfigError(f"`{word}` is in the package {package}: pip install {package}")
+        raise ConfigError(f"`{word}` is not installed: pip install '{package}'")
 
 
 def entry_points(*, group: str) -> Any:

@@ -178,7 +178,7 @@ def test_run_with_contexts_looks_into_the_kubeconfig_of_the_fleet_that_runs_here
 
 
 def test_the_version_is_printed(call: Call) -> None:
-    assert call("--version") == (0, f"fleetbus {version('fleetbus')}\n", "")
+    assert call("--version") == (0, f"fleetbus {version('fleetbus')} (from a clone)\n", "")
 
 
 async def test_run_hosts_a_controller_until_it_is_reported_to_stop(

@@ -70,12 +70,12 @@ def test_a_new_project_has_its_name_everywhere_and_its_controller_loads(
 
 
 def test_a_new_project_can_be_installed_by_any_pip(call: Call, tmp_path: pathlib.Path) -> None:
-    """`tests/layout/test_wheels.py` installs one."""
+    """`tests/release/test_installed.py` installs one."""
     _, printed, _ = call("new", "my-operator")
     assert f"source {sys.prefix}/bin/activate" in printed
     project = tomllib.loads((tmp_path / "my-operator" / "pyproject.toml").read_text())
     assert "uv" not in project["tool"], "pip reads no tables of uv"
-    assert {"fleetbus-devfleet", "pytest"} <= {*project["project"]["optional-dependencies"]["test"]}
+    assert {"fleetbus[dev]", "pytest"} <= {*project["project"]["optional-dependencies"]["test"]}
     assert project["build-system"]["build-backend"] == "setuptools.build_meta"
     modules = project["tool"]["setuptools"]["py-modules"]
     assert modules == ["controller"], "two modules: pip must not guess"

@@ -27,14 +27,15 @@ def _locked() -> dict[str, dict[str, Any]]:
 
 
 def _closure(name: str) -> set[str]:
-    """A package and everything that it may install, extras included."""
+    """A package and everything that it may install: all extras, except `dev`."""
     locked, found, left = _locked(), set[str](), [name]
     while left:
         package = locked[left.pop()]
         if package["name"] in found:
             continue
         found.add(package["name"])
-        extras = package.get("optional-dependencies", {}).values()
+        optional = package.get("optional-dependencies", {}).items()
+        extras = [dependencies for extra, dependencies in optional if extra != "dev"]
         for dependencies in (package.get("dependencies", []), *extras):
             left += [dependency["name"] for dependency in dependencies]
     return found

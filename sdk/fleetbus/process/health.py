@@ -11,18 +11,25 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Final
 
 import structlog
 from aiohttp import web
-from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 from prometheus_client.exposition import choose_encoder
 
 from fleetbus.errors import ConfigError
 from fleetbus.process.loopback import is_loopback
+from fleetbus.process.release import release
 from fleetbus.process.settings import write_port_file
 
 log = structlog.get_logger()
 
+_BUILD_INFO: Final = Gauge(
+    "fleetbus_build_info",
+    "Always 1; its labels are the version and the commit that the process runs.",
+    ["version", "commit"],
+)
 Check = Callable[[], str]
 """Returns the problem, or an empty string."""
 
@@ -89,7 +96,9 @@ class Health:
                 raise ConfigError(f"the health server cannot listen on {host}:{port}: {e}") from e
             chosen = int(runner.addresses[0][1])
             await asyncio.to_thread(write_port_file, port_file, chosen)
-            log.info("health_served", host=host, port=chosen)
+            running = release()
+            _BUILD_INFO.labels(running.version, running.commit).set(1)
+            log.info("health_served", host=host, port=chosen, **running._asdict())
             yield chosen
         finally:
             await runner.cleanup()

@@ -12,6 +12,7 @@ import structlog
 
 from fleetbus.errors import ConfigError, FleetbusError
 from fleetbus.process import printer
+from fleetbus.process.release import check_parts
 
 log = structlog.get_logger()
 
@@ -62,6 +63,7 @@ def run_service(
     gc.freeze()
     gc.set_threshold(20_000, 50, 1000)
     try:
+        check_parts()
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             runner.run(main())
     except KeyboardInterrupt:  # Ctrl-C before the loops ran; later it is an ordinary stop

@@ -225,7 +225,7 @@ def emulated_fleet(
     os.environ.setdefault("FLEETBUS_ALLOW_LOOPBACK", "1")
     for point in entry_points(group=_GROUP, name="emulated_fleet"):
         return point.load()(clusters, workloads=workloads, tls=tls, seed=seed)
-    raise ConfigError("emulated clusters need fleetbus-devfleet: install it")
+    raise ConfigError("emulated clusters are not installed: pip install 'fleetbus[dev]'")
 
 
 def open_feed(cluster: EmulatedCluster) -> Feed:
@@ -236,7 +236,7 @@ def open_feed(cluster: EmulatedCluster) -> Feed:
     """
     for point in entry_points(group=_GROUP, name="open_feed"):
         return point.load()(cluster)
-    raise ConfigError("tests of controllers need fleetbus-devfleet of this version: install it")
+    raise ConfigError("tests of controllers need emulated clusters: pip install 'fleetbus[dev]'")
 
 
 def shared_store() -> str:
@@ -247,4 +247,4 @@ def shared_store() -> str:
     """
     for point in entry_points(group=_GROUP, name="shared_store"):
         return str(point.load()())
-    raise ConfigError("no store: give an empty Redis or Valkey, or install fleetbus-devfleet")
+    raise ConfigError("no store: give an empty Redis or Valkey, or pip install 'fleetbus[dev]'")
