@@ -66,6 +66,7 @@ MATRIX: list[tuple[str, Any, Any, Any]] = [
     (f"{LIST}?view=table", 404, 404, ["eu1/prod-1", "eu1/test-1", "us1/prod-1", "us1/test-1"]),
     (f"{LIST}?view=table&namespace=prod", 404, ["eu1/prod-1"], ["eu1/prod-1", "us1/prod-1"]),
     (f"{LIST}?view=table&namespace=prod&cluster=us1", 404, 404, ["us1/prod-1"]),
+    ("/fleet/v1/version", 200, 200, 200),
     # Who sees no cluster sees the built-in types that some cluster watches.
     ("/fleet/v1/resources", TYPES, TYPES, TYPES),
     (f"{LIST}?fieldSelector=metadata.namespace=prod", 404, 404, ["eu1/prod-1", "us1/prod-1"]),

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -162,6 +163,11 @@ async def test_a_request_that_does_not_end_is_cut_off():
             await serving
 
 
+async def test_the_release_that_answers_is_named(api: QueryApi):
+    answer = await api.get("/fleet/v1/version")
+    assert answer.json() == {"version": version("fleetbus-sdk"), "commit": ""}
+
+
 async def test_openapi_describes_every_answer(api: QueryApi):
     document = (await api.get("/openapi.json")).json()
 
@@ -170,6 +176,7 @@ async def test_openapi_describes_every_answer(api: QueryApi):
         "/fleet/v1/clusters",
         "/fleet/v1/clusters/{name}",
         "/fleet/v1/resources",
+        "/fleet/v1/version",
         "/fleet/v1/resources/{resource}",
         "/fleet/v1/counts/{resource}",
         "/fleet/v1/outliers/{resource}",

@@ -148,7 +148,7 @@ async def test_a_file_is_compressed_for_who_can_read_that(api: QueryApi):
 def test_the_whole_page_is_small():
     transferred = sum(len(FILES[path].packed) for path in FILES if path not in DOCUMENTS)
     transferred += len(FILES["/"].packed)
-    assert transferred < 60_000
+    assert transferred < 62_000
     assert sum(len(file.body) for path, file in FILES.items() if path not in DOCUMENTS) < 300_000
 
 

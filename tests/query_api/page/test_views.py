@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -75,6 +76,13 @@ async def test_the_fleet_is_seen_at_a_glance_with_what_differs(fleet: QueryApi, 
     assert "may lack something: us1" in text
     assert "fleetbus clusters" in text
     assert await page.evaluate("document.querySelectorAll('[data-cluster]').length") == 4
+
+
+async def test_the_foot_names_the_release_that_answers(fleet: QueryApi, page: Page):
+    await page.open(fleet.url)
+    await page.until("document.querySelector('#release').innerText")
+    shown = await page.evaluate("document.querySelector('#release').innerText")
+    assert shown == f"fleetbus {version('fleetbus-sdk')}"
 
 
 COMMANDS = "[...document.querySelectorAll('.command code')].map((one) => one.innerText)"

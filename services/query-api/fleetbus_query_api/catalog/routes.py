@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from fastapi import Query, Request
 from starlette.responses import Response
 
+from fleetbus.process.release import release
 from fleetbus_query_api.catalog.cluster_listing import ClusterListing
 from fleetbus_query_api.catalog.served import TypeListing
 from fleetbus_query_api.requests.parameters import NoParameters
@@ -16,6 +18,7 @@ from fleetbus_query_api.responses.openapi import (
     ClusterDetailModel,
     ClusterListModel,
     TypeListModel,
+    VersionModel,
     describe_answers,
 )
 from fleetbus_query_api.responses.render import json_response
@@ -41,3 +44,9 @@ async def get_cluster(request: Request, name: str, user: RequestUser, _: _None) 
 async def list_types(request: Request, user: RequestUser, _: _None) -> Response:
     """List the types of resources in the fleet, with their short names and categories."""
     return json_response(await component(request, TypeListing).list(user))
+
+
+@router.get("/version", responses=describe_answers(VersionModel))
+async def get_version(_user: RequestUser, _: _None) -> Response:
+    """Show the release that answers."""
+    return json_response(msgspec.json.encode(release()._asdict()))

@@ -64,6 +64,14 @@ class TypeListModel(AnswerModel):
     items: list[TypeModel]
 
 
+class VersionModel(AnswerModel):
+    """The release that answers."""
+
+    version: str
+    commit: str
+    """The commit that it was built from; empty if it runs from a clone."""
+
+
 class ItemModel(AnswerModel):
     """One object and the cluster it is in."""
 

@@ -1,4 +1,5 @@
 // The page: finds the view of an address, shows it, and follows links within the page.
+import { get } from "./api.js";
 import { announce, fill, h, link } from "./dom.js";
 import { listenToKeys } from "./keys.js";
 import { problemBox } from "./parts.js";
@@ -91,6 +92,12 @@ function followLinks(event) {
   go(anchor.pathname + anchor.search);
 }
 
+/** Names the release that answers; the views say what is wrong if none does. */
+async function showRelease() {
+  const { version, commit } = await get("/fleet/v1/version");
+  fill(document.getElementById("release"), `fleetbus ${version} ${commit.slice(0, 12)}`);
+}
+
 function start() {
   const tabs = Object.entries(VIEWS).filter(([, view]) => view.key);
   fill(
@@ -102,14 +109,19 @@ function start() {
   );
   fill(
     document.getElementById("foot"),
+    h("span", { id: "release" }),
     h("span", {}, "Read-only. What you see is what your token may read."),
     h("button", { type: "button", class: "quiet", id: "help" }, "Keys: ?"),
   );
   document.addEventListener("click", followLinks);
   addEventListener("popstate", () => show());
-  listenForToken(() => show({ isRefresh: true }));
+  listenForToken(() => {
+    show({ isRefresh: true });
+    showRelease().catch(() => undefined);
+  });
   listenToKeys({ go, tabs, current: () => current?.opened });
   show();
+  showRelease().catch(() => undefined);
 }
 
 start();
