@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from fleetbus.snapshot.outcomes import STANDING, ApplyOutcome, ApplyResult, CompletedEpoch
+from fleetbus.store.connection import StoreEmpty
 
 if TYPE_CHECKING:
     from fleetbus.snapshot.write import SnapshotWriter
@@ -123,6 +124,9 @@ class AppliedHere:
         self._writes |= dict.fromkeys(mine, write)
         try:
             result = await self._writer.apply([events[i] for i in missing])
+        except StoreEmpty:
+            self._notes.clear()  # it has none of them any more (rule P13)
+            raise
         finally:
             for key in mine:
                 if self._writes.get(key) is write:

@@ -59,8 +59,9 @@ async def run(
         asyncio.TaskGroup() as group,
     ):
         group.create_task(connections.clusters.run(), name="clusters")
-        applied = AppliedHere(connections.writer) if settings.projector else None
-        if applied is not None:
+        applied: AppliedHere | None = None
+        if settings.projector:
+            applied = AppliedHere(connections.writer) if hosted else None
             projector = run_projector(connections, settings, checks, timing, applied=applied)
             group.create_task(projector, name="projector")
         if hosted:

@@ -63,7 +63,7 @@ async def run_projector(
     health: Health,
     timing: ReconcilerTiming = USUAL,
     *,
-    applied: AppliedHere,
+    applied: AppliedHere | None = None,
 ) -> None:
     """Run the projector until cancelled.
 
@@ -72,7 +72,7 @@ async def run_projector(
         settings: of the projector.
         health: where it reports whether it runs.
         timing: the times that no setting changes.
-        applied: writes events, also for the controllers of this process.
+        applied: writes events for it and for the controllers of this process, if it has any.
 
     Raises:
         BusError: NATS forbids a subject (rule B13), or its configuration has drifted meanwhile.
@@ -84,7 +84,8 @@ async def run_projector(
     async with open_window(connections.bus) as window, asyncio.TaskGroup() as group:
         group.create_task(connections.bus.failure(), name="bus failure")
         parts = _Parts(connections, settings, timing, window, applied)
-        applied.on_completed(parts.sweeper.add)
+        if applied is not None:
+            applied.on_completed(parts.sweeper.add)
         await _set_up(parts, health)
         turn = health.liveness("projector", _TURN_WITHIN)
         is_bound.set()
@@ -196,7 +197,7 @@ class _Parts:
         settings: ReconcilerSettings,
         timing: ReconcilerTiming,
         window: Window,
-        applied: AppliedHere,
+        applied: AppliedHere | None,
     ) -> None:
         self.bus = connections.bus
         self.kv = connections.kv

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis.exceptions import ConnectionError as Lost
 
-from fleetbus.snapshot import ApplyOutcome
+from fleetbus.snapshot import ApplyOutcome, StoreEmpty
 from fleetbus.snapshot.applied_here import AppliedHere
 from support.eventually import eventually, stays
 from support.stores.snapshot import PODS, Snapshot, Source
@@ -150,6 +150,17 @@ async def test_p11_what_comes_again_later_is_written_again(redis: Redis):
     result = await written.applied.apply([event])
     assert result.outcomes == [ApplyOutcome.SAME]
     assert len(written.calls) == 2
+
+
+async def test_p13_an_emptied_store_is_given_everything_again(written: Written, redis: Redis):
+    event = EU.added("a", 7)
+    await written.applied.apply([event])
+    await redis.flushdb()
+    with pytest.raises(StoreEmpty):
+        await written.applied.apply([EU.added("b", 8)])
+    await written.snapshot.set_up("eu1")
+    assert await written.applied.ensure([event]) == [event]
+    assert await written.snapshot.version("a") == "7"
 
 
 async def test_the_number_of_notes_is_limited(redis: Redis):

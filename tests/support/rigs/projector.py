@@ -25,7 +25,6 @@ from fleetbus.fleet.fleet import Fleet
 from fleetbus.process.clock import now_ms, rfc3339
 from fleetbus.process.health import Health
 from fleetbus.process.settings import SharedSettings, load_settings
-from fleetbus.snapshot.applied_here import AppliedHere
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
 from fleetbus.snapshot.write import SnapshotWriter
@@ -137,8 +136,7 @@ class ProjectorRig:
 
     def start(self, name: str = "projector") -> None:
         settings = load_settings(ReconcilerSettings, **{**SCALED, **self.settings})
-        applied = AppliedHere(self.connections.writer)
-        body = run_projector(self.connections, settings, Health(), self.timing, applied=applied)
+        body = run_projector(self.connections, settings, Health(), self.timing)
         self._tasks[name] = asyncio.create_task(body, name=name)
 
     async def stop(self, name: str = "projector") -> None:

@@ -61,7 +61,7 @@ class Projector:
     Args:
         reader: the snapshot.
         writer: the snapshot.
-        applied: writes events to it.
+        applied: writes events to it, if there are controllers in this process.
         clusters: the registry.
         state: the records of clusters and resources.
         resyncs: requests lists.
@@ -81,7 +81,7 @@ class Projector:
         *,
         reader: SnapshotReader,
         writer: SnapshotWriter,
-        applied: AppliedHere,
+        applied: AppliedHere | None,
         clusters: Clusters,
         state: FleetState,
         resyncs: ResyncRequests,
@@ -97,7 +97,7 @@ class Projector:
     ) -> None:
         self._reader = reader
         self._writer = writer
-        self._applied = applied
+        self._apply_once: Apply = writer.apply if applied is None else applied.apply
         self._clusters = clusters
         self._state = state
         self._resyncs = resyncs
@@ -118,7 +118,7 @@ class Projector:
 
     async def handle(self, deliveries: Sequence[Delivery]) -> None:
         """Apply a batch, of each cluster in its order; then it is acknowledged (rule P9)."""
-        await self._handle(deliveries, self._applied.apply)
+        await self._handle(deliveries, self._apply_once)
 
     async def handle_again(self, deliveries: Sequence[Delivery]) -> None:
         """The same for what the store has lost, however short ago it was written (rule P11)."""
