@@ -15,17 +15,16 @@ from typing import Final
 import msgspec
 
 from fleetbus.errors import StoreError
+from fleetbus.intake.controller_store import ControllerStore
 from fleetbus.intake.matching import Reason
 from fleetbus.intake.record import (
     NEVER,
     Change,
     LastSeen,
-    Record,
     Records,
     StoredRecord,
     is_older,
 )
-from fleetbus.intake.recorded_queue import RecordedQueue
 from fleetbus.intake.routing import Router
 from fleetbus.run.current import ObjectRef
 from fleetbus.snapshot.reads.entries import Entry, ObjectVersion
@@ -43,17 +42,13 @@ class Intake:
 
     Args:
         router: finds the requests that an object wakes.
-        queue: where they go, with what the controller has seen.
-        record: the same, to be read.
+        store: where they go, with what the controller has seen.
         reader: the snapshot.
     """
 
-    def __init__(
-        self, router: Router, *, queue: RecordedQueue, record: Record, reader: SnapshotReader
-    ) -> None:
+    def __init__(self, router: Router, *, store: ControllerStore, reader: SnapshotReader) -> None:
         self._router = router
-        self._queue = queue
-        self._record = record
+        self._store = store
         self._reader = reader
 
     async def take(
@@ -84,7 +79,7 @@ class Intake:
             for event, trace in zip(listed, of_each, strict=True)
             if self._router.watches(event)
         ]
-        found = records.get(self._record) if records else None
+        found = records.get(self._store.record) if records else None
         stored = found if isinstance(found, dict) else await self._load(todo)
         for _ in range(_TRIES):
             if not todo:
@@ -95,10 +90,10 @@ class Intake:
 
     async def enqueue(self, adds: Sequence[Add]) -> None:
         """Add to the queue."""
-        await self._queue.add([(add, None) for add in adds], [])
+        await self._store.enqueue([(add, None) for add in adds], [])
 
     async def _load(self, todo: Sequence[tuple[Event, str]]) -> dict[ObjectRef, StoredRecord]:
-        return await self._record.load({ref_of(event) for event, _ in todo}) if todo else {}
+        return await self._store.load({ref_of(event) for event, _ in todo}) if todo else {}
 
     async def _take_once(
         self,
@@ -123,7 +118,9 @@ class Intake:
             for ref, last_seen in states.items()
             if last_seen != stored[ref].last_seen or (last_seen is None and stored[ref].read)
         ]
-        conflicts = await self._queue.add(adds, changes) if adds or changes else set[ObjectRef]()
+        conflicts: set[ObjectRef] = set()
+        if adds or changes:
+            conflicts = await self._store.enqueue(adds, changes)
         again = [(event, trace) for event, trace in todo if ref_of(event) in conflicts]
         doubtful = _doubtful(todo, stored, states).items()
         unchecked = {ref: last_seen for ref, last_seen in doubtful if ref not in conflicts}

@@ -3,8 +3,8 @@
 Another consumer may have applied an event first, so the snapshot says nothing about this
 controller. Its own record does: which version it saw last and whom that woke, which of its watches
 that version matched, and which version a successful reconcile has read. It is kept beside the
-controller's queue and written in the step that enqueues (`RecordedQueue`): neither is ever ahead of
-the other, also in a store that was set back.
+controller's queue and written in the step that enqueues (`ControllerStore`): neither is ever ahead
+of the other, also in a store that was set back.
 """
 
 from __future__ import annotations
@@ -235,6 +235,11 @@ class Record:
         _, rows = self._rows([read for read in found if read is not None], _fields)
         return rows
 
+    @property
+    def may_leave(self) -> bool:
+        """Whether `has_left` is ever true."""
+        return bool(self._leavable)
+
     async def has_left(self, request: Request) -> bool:
         """Whether the request's object once matched this controller's watches, and none now.
 
@@ -242,8 +247,6 @@ class Record:
             QueueUnavailableError: to be repeated.
         """
         refs = [ref for ref in self._own_refs(request) if ref.resource in self._leavable]
-        if not refs:
-            return False
         try:
             with cancellable():
                 held = await self.load(refs)

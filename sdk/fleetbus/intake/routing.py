@@ -262,7 +262,8 @@ class Router:
             )
             adds.append(Add(self.own_request(event), priority, trigger, trace))
         targets = [request for request in evaluation.targets if self._is_of_fleet(request, event)]
-        OUTSIDE_FLEET.labels(self._controller.name).inc(len(evaluation.targets) - len(targets))
+        if dropped := len(evaluation.targets) - len(targets):
+            OUTSIDE_FLEET.labels(self._controller.name).inc(dropped)
         adds += [Add(request, priority, trace=trace, cause=event.cluster) for request in targets]
         return Routed(adds, decision.last_seen, is_complete=not evaluation.is_undecided)
 

@@ -9,26 +9,33 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Generator
-from contextlib import contextmanager
+from collections.abc import Awaitable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-@contextmanager
-def cancellable() -> Generator[None]:
+class _Cancellable:
+    """A class, as it is entered for every command: a generator costs three times as much."""
+
+    __slots__ = ("_before", "_task")
+
+    def __enter__(self) -> None:
+        task = self._task = asyncio.current_task()
+        self._before = task.cancelling() if task is not None else 0
+
+    def __exit__(self, *_: object) -> None:
+        if self._task is not None and self._task.cancelling() > self._before:
+            raise asyncio.CancelledError
+
+
+def cancellable() -> AbstractContextManager[None]:
     """Raise CancelledError at the end of the block if a cancellation was lost inside.
 
     A cancellation from before the block does not count, so that a cleanup may use it too.
     """
-    task = asyncio.current_task()
-    before = task.cancelling() if task is not None else 0
-    try:
-        yield
-    finally:
-        if task is not None and task.cancelling() > before:
-            raise asyncio.CancelledError
+    return _Cancellable()
 
 
 def is_stopped() -> bool:

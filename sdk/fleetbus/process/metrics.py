@@ -116,6 +116,19 @@ KUBE_EVENTS: Final = Counter(
 )
 
 
+_finished: Final[dict[tuple[str, str, Outcome], Counter]] = {}
+"""Series of `RECONCILES` that were looked up: that takes longer than to count."""
+
+
+def count_reconcile(controller: str, cluster: str, outcome: Outcome) -> None:
+    """Count a reconcile that has finished; its cluster is empty if it is not in the fleet."""
+    key = (controller, cluster, outcome)
+    series = _finished.get(key)
+    if series is None:
+        series = _finished[key] = RECONCILES.labels(*key)
+    series.inc()
+
+
 def create_controller_metrics(controller: str) -> None:
     """Create the series of a controller at 0, so that a rate has a start."""
     RECONCILE_SECONDS.labels(controller)
@@ -152,5 +165,6 @@ def drop_cluster_metrics(controller: str, cluster: str) -> None:
         with suppress(KeyError):
             gauge.remove(controller, cluster)
     for outcome in OUTCOMES:
+        _finished.pop((controller, cluster, outcome), None)
         with suppress(KeyError):
             RECONCILES.remove(controller, cluster, outcome)

@@ -21,7 +21,7 @@ import structlog
 
 from fleetbus.errors import LeaseLostError
 from fleetbus.reconcile import Request
-from fleetbus.run.user_code import calling_user_code
+from fleetbus.run.user_code import calling_user_code, mark_user_code
 from fleetbus_proto.versions import is_comparable, version_key
 
 log = structlog.get_logger()
@@ -222,6 +222,12 @@ def require_lease(method: str) -> None:
     """
     if method != "GET" and (run := _current.get()):
         run.require_lease()
+
+
+def begin(run: Run) -> None:
+    """Make this the current run of the running task to its end, and of everything it starts."""
+    _current.set(run)
+    mark_user_code()
 
 
 @contextmanager

@@ -19,6 +19,11 @@ def calling_user_code() -> Generator[None]:
         _is_called.reset(token)
 
 
+def mark_user_code() -> None:
+    """Mark the rest of the running task, and all tasks and threads that it starts."""
+    _is_called.set(True)
+
+
 def is_user_code() -> bool:
     """Whether the caller is user code, or a task that user code has started."""
     return _is_called.get()

@@ -79,14 +79,12 @@ class AppliedEvents:
         places: dict[tuple[str, str], list[Event]] = {}
         for event in events:
             places.setdefault((event.cluster, event.resource_key), []).append(event)
-        versions = await asyncio.gather(
-            *(
-                self._reader.versions(
-                    *place, [(member.namespace, member.name) for member in members]
-                )
-                for place, members in places.items()
-            )
-        )
+        reads = [
+            self._reader.versions(*place, [(member.namespace, member.name) for member in members])
+            for place, members in places.items()
+        ]
+        # Most batches are about one place, and a task costs more than the read.
+        versions = [await reads[0]] if len(reads) == 1 else await asyncio.gather(*reads)
         by_place = dict(zip(places, versions, strict=True))
         missing: list[Event] = []
         for event in events:

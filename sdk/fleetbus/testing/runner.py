@@ -18,26 +18,23 @@ from fleetbus.clusters.registry import Clusters
 from fleetbus.controller.controller import Controller
 from fleetbus.errors import FleetbusError
 from fleetbus.fleet.fleet import Fleet
+from fleetbus.intake.controller_store import Finished
 from fleetbus.intake.fleet_follow import background_loops
 from fleetbus.intake.intake import Intake
-from fleetbus.intake.record import Record
 from fleetbus.intake.routing import Router
 from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus.process.pauses import Pauses
 from fleetbus.reconcile import Outcome, Request
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.write import SnapshotWriter
-from fleetbus.testing.separate_steps import SeparateSteps
+from fleetbus.testing.memory_store import MemoryStore
 from fleetbus.worker.host import check_controllers
-from fleetbus.worker.worker import Worker
-from fleetbus.workqueue.heartbeat import Heartbeat
+from fleetbus.worker.worker import Patience, Worker
 from fleetbus.workqueue.memory import MemoryQueue
-from fleetbus.workqueue.queue import BATCH, Lease, QueuePolicy
+from fleetbus.workqueue.queue import BATCH, QueuePolicy
 from fleetbus_proto.keys import SnapshotKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from redis.asyncio import Redis
 
     from fleetbus_proto.events import Event
@@ -74,37 +71,6 @@ class Clock:
     def __call__(self) -> float:
         """Return the time."""
         return self.now
-
-
-class _NoHeartbeat(Heartbeat):
-    """A heartbeat without effect: leases do not expire while time stands still."""
-
-    def __init__(self) -> None:
-        pass
-
-    def start(self) -> None:
-        """Do nothing."""
-
-    async def aclose(self) -> None:
-        """Do nothing."""
-
-    def hold(self, leases: Iterable[Lease], *, at_most: timedelta | None = None) -> None:
-        """Leases last."""
-
-    def outlive(self, lease: Lease) -> None:
-        """Leases last."""
-
-    def drop(self, leases: Iterable[Lease]) -> None:
-        """Leases last."""
-
-    @property
-    def margin(self) -> float:
-        """Leases last."""
-        return 0.0
-
-    def vouches_for(self, lease: Lease) -> bool:  # noqa: ARG002 -- all of them
-        """Leases last."""
-        return True
 
 
 @dataclass
@@ -151,25 +117,15 @@ class ControllerRunner:
     def _host(self, controller: Controller) -> _Hosted:
         policy = QueuePolicy().with_backoff(controller.backoff)
         queue = MemoryQueue(controller.name, policy=policy, clock=self.clock)
-        record = Record(self.redis, controller)
-        recorded = SeparateSteps(queue, record)
-        worker = Worker(
-            controller=controller,
-            queue=queue,
-            make_heartbeat=lambda _on_lost: _NoHeartbeat(),
-            fleet=self.fleet,
-            record=record,
-            recorded=recorded,
-            drain=timedelta(),
-            on_run_end=self._note,
-        )
+        store = MemoryStore(controller, queue, redis=self.redis, on_finish=self._note)
+        worker = Worker(controller, store, self.fleet, patience=Patience(drain=timedelta()))
         router = Router(
             controller,
             clusters=self.clusters,
             fleet=self.fleet,
             schedule_resync=self._failed_maps.add,
         )
-        intake = Intake(router, queue=recorded, record=record, reader=self.reader)
+        intake = Intake(router, store=store, reader=self.reader)
         return _Hosted(controller, queue, intake, worker)
 
     # --- lifetime -------------------------------------------------------------------------------
@@ -265,13 +221,16 @@ class ControllerRunner:
         """The time of the queues."""
         return datetime.fromtimestamp(self.clock.now, UTC)
 
-    def _note(self, lease: Lease, outcome: Outcome, error: BaseException | None) -> None:
-        run = Reconciled(lease.request, outcome, lease.attempt + 1, error)
+    def _note(self, finished: Finished) -> None:
+        if finished.outcome is Outcome.STOPPED:
+            return
+        request, attempt = finished.lease.request, finished.lease.attempt + 1
+        run = Reconciled(request, finished.outcome, attempt, finished.error)
         self.requests.append(run)
-        if outcome is Outcome.RETRIED:
-            self._failing[lease.request] = run
+        if finished.outcome is Outcome.RETRIED:
+            self._failing[request] = run
         else:
-            self._failing.pop(lease.request, None)
+            self._failing.pop(request, None)
 
     async def _is_busy(self) -> bool:
         for hosted in self._hosted:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Final, TypeVar
 
 import structlog
@@ -26,27 +27,25 @@ from fleetbus.errors import (
     SnapshotBehind,
 )
 from fleetbus.fleet.fleet import Fleet
-from fleetbus.intake.record import Record
+from fleetbus.intake.controller_store import ControllerStore
 from fleetbus.process import metrics
 from fleetbus.process.cancellation import is_stop
 from fleetbus.process.error_text import describe, render
 from fleetbus.process.log_once import LogOnce
-from fleetbus.reconcile import Outcome, Request, Result, TerminalError
+from fleetbus.reconcile import Outcome, Result, TerminalError
 from fleetbus.run.awaited import call_with_awaits
 from fleetbus.run.current import Run
+from fleetbus.run.time_limits import TimeLimits
 from fleetbus.worker import tracing
 from fleetbus.worker.failure_log import FailureLog, place_of
 from fleetbus.worker.slots import is_outage
-from fleetbus.worker.unsynced import UnsyncedResources
 from fleetbus.workqueue.errors import QueueUnavailableError
-from fleetbus.workqueue.queue import LONGEST_DELAY, Lease, Queue
+from fleetbus.workqueue.queue import LONGEST_DELAY, Lease
 
 log = structlog.get_logger()
 
 _RETRY_PAUSE: Final = timedelta(milliseconds=100)
 """Between two attempts to record an outcome while the queue is unavailable."""
-LAG_PAUSE: Final = timedelta(milliseconds=500)
-"""Time that a slot waits for a snapshot that is behind the request's trigger (rule P10)."""
 _EXPECTED: Final = "None or a Result"
 T = TypeVar("T")
 
@@ -75,52 +74,55 @@ class Handler:
 
     Args:
         controller: whose function is called.
-        queue: where outcomes are recorded.
+        store: where outcomes are recorded; tells whether the request's object has left.
         fleet: passed to the function.
-        record: tells whether the request's object has left the watches; None for never.
-        unsynced: where it is noted what a run has used and is not synced; None for nowhere.
-        is_stopped: whether the worker has cancelled the run of a lease.
-        lag_pause: how long a slot waits for a snapshot that is behind.
+        limits: the time limits of its runs.
+        lag_pause: how long a slot waits for a snapshot that is behind (rule P10).
     """
 
     def __init__(
         self,
-        *,
         controller: Controller,
-        queue: Queue,
+        store: ControllerStore,
         fleet: Fleet,
-        record: Record | None,
-        unsynced: UnsyncedResources | None,
-        is_stopped: Callable[[Lease], bool],
-        lag_pause: timedelta = LAG_PAUSE,
+        *,
+        limits: TimeLimits,
+        lag_pause: timedelta,
     ) -> None:
         self._controller = controller
+        self._store, self._queue = store, store.queue
+        self._limits = limits
+        self._seconds = metrics.RECONCILE_SECONDS.labels(controller.name).observe
         self._reconcile = controller.function()
         self._is_quiet = controller.handles_secrets
-        self._queue = queue
         self._fleet = fleet
-        self._seen = record
-        self._unsynced = unsynced
-        self._is_stopped = is_stopped
         self._lag_pause = lag_pause
         self._failures = FailureLog(is_quiet=self._is_quiet)
         self._log_once = LogOnce()
 
-    async def handle(self, lease: Lease, run: Run) -> Ending:
+    async def handle(self, lease: Lease, run: Run, is_stopped: Callable[[], bool]) -> Ending:
         """Run the function once and record the outcome (rules R8, Q12).
+
+        Args:
+            lease: of the request.
+            run: begins with this.
+            is_stopped: whether the worker has cancelled it.
 
         Raises:
             asyncio.CancelledError: the worker has stopped this run; nothing is recorded.
         """
         try:
             ending = await self._call(lease, run)
-            await self._note_unsynced(lease, run)
-            await self._record(lease, ending)
+            if run.used:
+                note = partial(self._store.note_used, lease.request, run.used)
+                await self._until_available(note)
+            if lease.attempt or ending.outcome is not Outcome.DONE:
+                await self._record(lease, ending)
         except LeaseLostError:
             log.warning("lease_lost")
             return Ending(outcome=Outcome.LEASE_LOST)
         except asyncio.CancelledError as e:
-            if self._is_stopped(lease):
+            if is_stopped():
                 raise
             # Not ours: the function let the cancellation of a task of its own escape. Given back
             # as it is, the request would run again at once and for ever.
@@ -134,8 +136,10 @@ class Handler:
 
     async def _call(self, lease: Lease, run: Run) -> Ending:
         """Call the function under its time limit; what it raises or returns becomes an ending."""
-        run.request = await self._with_left(lease.request)
-        timer = asyncio.timeout(self._controller.timeout.total_seconds())
+        request, record = lease.request, self._store.record
+        if record.may_leave and await self._until_available(lambda: record.has_left(request)):
+            run.request = replace(request, left=True)  # the function may have to know that (P8)
+        timer = self._limits.start()
         started = time.perf_counter()
         try:
             async with timer:
@@ -150,33 +154,18 @@ class Handler:
             has_cluster = self._fleet.has(lease.request.cluster)
             return read_error(e, run, has_cluster=has_cluster, is_timeout=is_timeout)
         finally:
-            elapsed = time.perf_counter() - started
-            metrics.RECONCILE_SECONDS.labels(self._controller.name).observe(elapsed)
+            self._limits.end(timer)
+            self._seconds(time.perf_counter() - started)
         return read_result(result, run)
-
-    async def _with_left(self, request: Request) -> Request:
-        """The request as the function gets it: it may have to know that its object left (P8)."""
-        last_seen = self._seen
-        if last_seen is not None and await self._until_available(
-            lambda: last_seen.has_left(request)
-        ):
-            return replace(request, left=True)
-        return request
-
-    async def _note_unsynced(self, lease: Lease, run: Run) -> None:
-        unsynced = self._unsynced
-        if unsynced is not None and run.used:
-            await self._until_available(lambda: unsynced.note(lease.request, run.used))
 
     # --- the outcome ----------------------------------------------------------------------------
 
-    async def _record(self, lease: Lease, ending: Ending) -> None:  # noqa: C901 -- a flat table
+    async def _record(self, lease: Lease, ending: Ending) -> None:
         """Record an outcome: its queue call and its log line, one branch each (rule R8)."""
         match ending:
             case Ending(outcome=Outcome.DONE):
-                if lease.attempt:
-                    await self._forget(lease)
-                    self._failures.recover(lease)
+                await self._forget(lease)
+                self._failures.recover(lease)
             case Ending(
                 outcome=Outcome.REQUEUED, result=Result(requeue_after=timedelta() as after)
             ):

@@ -21,12 +21,11 @@ from fleetbus.bus.reader_groups import BoundDurable, ReaderGroup
 from fleetbus.bus.rejected import RejectedMessages
 from fleetbus.controller.controller import Controller
 from fleetbus.controller.filters import PartialMetadata
+from fleetbus.intake.controller_store import RedisStore
 from fleetbus.intake.fleet_follow import background_loops
 from fleetbus.intake.full_enqueue import FullEnqueue
 from fleetbus.intake.intake import Intake, ref_of
-from fleetbus.intake.recent_events import RecentEvents
-from fleetbus.intake.record import Record, Records
-from fleetbus.intake.recorded_queue import RecordedRedisQueue
+from fleetbus.intake.record import Records
 from fleetbus.intake.routing import Router
 from fleetbus.process import metrics
 from fleetbus.process.health import Health
@@ -40,7 +39,6 @@ from fleetbus.worker import tracing
 from fleetbus.worker.connections import Connections
 from fleetbus.worker.initial_sync import CHECK_EVERY, InitialSync, PendingResyncs
 from fleetbus.worker.queue_weights import QueueWeights
-from fleetbus.worker.unsynced import UnsyncedResources
 from fleetbus.worker.worker import Worker
 from fleetbus.workqueue.heartbeat import Heartbeat, connect_blocking
 from fleetbus.workqueue.queue import QueuePolicy
@@ -83,13 +81,22 @@ class Hosted:
         self.name = name = controller.name
         self.controller = controller
         self._connections = connections
-        self._policy = policy.with_backoff(controller.backoff)
-        self._queue = RedisQueue(connections.redis, name, policy=self._policy)
-        self.record = Record(connections.redis, controller)
-        self.recorded = RecordedRedisQueue(self._queue, self.record)
-        self._recent = RecentEvents(controller.own_resource)
+        policy = policy.with_backoff(controller.backoff)
+        self._queue = RedisQueue(connections.redis, name, policy=policy)
         reader = connections.reader
-        self._unsynced = UnsyncedResources(controller, redis=connections.redis, reader=reader)
+        self.store = RedisStore(
+            controller,
+            self._queue,
+            redis=connections.redis,
+            reader=reader,
+            make_heartbeat=lambda on_lost: Heartbeat(
+                connect_blocking(connections.settings.store, policy),
+                name,
+                policy=policy,
+                on_lost=on_lost,
+            ),
+        )
+        self.record = self.store.record
         self._applied = AppliedEvents(writer=connections.writer, reader=reader)
         resyncs = PendingResyncs()
         self.router = Router(
@@ -98,7 +105,7 @@ class Hosted:
             fleet=connections.fleet,
             schedule_resync=resyncs.add,
         )
-        self._intake = Intake(self.router, queue=self.recorded, record=self.record, reader=reader)
+        self._intake = Intake(self.router, store=self.store, reader=reader)
         full = FullEnqueue(
             controller,
             router=self.router,
@@ -114,7 +121,7 @@ class Hosted:
             states=states,
             intake=self._intake,
             full=full,
-            unsynced=self._unsynced,
+            unsynced=self.store.unsynced,
             resyncs=resyncs,
         )
         self._replayed = ByShard(connections.keys, self._take_again, probe=reader.probe)
@@ -145,35 +152,16 @@ class Hosted:
             lambda: "" if self._initial_sync.is_synced else "not bound to the bus yet",
         )
 
-    def _make_worker(self) -> Worker:
-        access = self._connections.settings.store
-        return Worker(
-            controller=self.controller,
-            queue=self._queue,
-            make_heartbeat=lambda on_lost: Heartbeat(
-                connect_blocking(access, self._policy),
-                self.name,
-                policy=self._policy,
-                on_lost=on_lost,
-            ),
-            fleet=self._connections.fleet,
-            record=self.record,
-            unsynced=self._unsynced,
-            recorded=self.recorded,
-            recent=self._recent,
-            before_take=self._wait_for_store,
-            on_turn=self._worker_turn,
-        )
-
     async def run(self) -> None:
         """Work until cancelled."""
         self._connections.clusters.on_change(self._note_fleet)
         self._note_fleet()
         name, fleet = self.name, self._connections.fleet
+        worker = Worker(self.controller, self.store, fleet, before_take=self._wait_for_store)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._checkpoint.run(), name=f"checkpoint {name}")
-                group.create_task(self._make_worker().run(), name=f"work {name}")
+                group.create_task(worker.run(), name=f"work {name}")
                 group.create_task(self._initial_sync.run(), name=f"initial sync {name}")
                 for loop in background_loops(self.controller, self._queue, fleet):
                     group.create_task(loop, name=f"loop of {name}")
@@ -186,6 +174,7 @@ class Hosted:
 
         At the start also for the fleet, for a while: a run would find no cluster engaged.
         """
+        self._worker_turn()
         while not await self._checkpoint.settled(CHECK_EVERY):
             self._worker_turn()
         if not self._is_fleet_awaited:
@@ -208,7 +197,7 @@ class Hosted:
             Exception: nobody knows what was enqueued; all of it has to come again (rule P9).
         """
         # An event may come again when its object has changed since, or is gone: no run may read it.
-        self._recent.note(standing)
+        self.store.recent.note(standing)
         found = [(d.message, d.headers) for d in deliveries if isinstance(d.message, Event)]
         events = [event for event, _ in found]
         traces = [headers.get(tracing.HEADER, "") for _, headers in found]

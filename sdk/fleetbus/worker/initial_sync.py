@@ -26,12 +26,12 @@ from fleetbus.errors import BusError, FleetbusError
 from fleetbus.intake.full_enqueue import FullEnqueue
 from fleetbus.intake.intake import Intake
 from fleetbus.intake.matching import Reason
+from fleetbus.intake.unsynced import UnsyncedResources
 from fleetbus.process.log_once import LogOnce
 from fleetbus.process.pauses import Pauses
 from fleetbus.snapshot.offsets.bus_state import BusStates
 from fleetbus.snapshot.offsets.checkpoint_store import claimed
 from fleetbus.worker.connections import Connections
-from fleetbus.worker.unsynced import UnsyncedResources
 from fleetbus.worker.watch_check import WatchCheck
 from fleetbus.workqueue.errors import WorkqueueError
 from fleetbus.workqueue.queue import Add, Priority

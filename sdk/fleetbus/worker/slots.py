@@ -52,6 +52,11 @@ class Slots:
         self._sole_since = self._answered_at = -ALONE.total_seconds()
 
     @property
+    def vacant(self) -> int:
+        """Number of free slots."""
+        return self._total - self._taken.total()
+
+    @property
     def probes(self) -> int:
         """Number of further slots for requests that only probe whether a cluster answers."""
         return max(1, self._total // 4) - self._probing.total()

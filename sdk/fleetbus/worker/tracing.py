@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Final
 
 from opentelemetry import trace
@@ -24,6 +24,7 @@ from fleetbus_proto.events import Event
 
 HEADER: Final = "traceparent"
 _SECRETS: Final = "secrets"
+_UNTRACED: Final = nullcontext()
 _tracer: Final = trace.get_tracer("fleetbus")
 _format: Final = TraceContextTextMapPropagator()
 
@@ -90,17 +91,18 @@ class Consumed:
         )
 
 
-@contextmanager
-def reconciling(lease: Lease, run_id: str) -> Generator[None]:
+def reconciling(lease: Lease, run_id: str) -> AbstractContextManager[Span | None]:
     """Around one run: its span, a child of what woke it, is the current one.
 
     Args:
         lease: of the request; it has the trace that the queue carried.
         run_id: as in the logs.
     """
-    if not is_traced():
-        yield
-        return
+    return _reconciling(lease, run_id) if is_traced() else _UNTRACED
+
+
+@contextmanager
+def _reconciling(lease: Lease, run_id: str) -> Generator[Span]:
     attributes: Mapping[str, str | int] = {
         "fleetbus.controller": lease.request.controller,
         "fleetbus.cluster": lease.request.cluster,
@@ -116,13 +118,14 @@ def reconciling(lease: Lease, run_id: str) -> Generator[None]:
         attributes=attributes,
         record_exception=False,
         set_status_on_exception=False,
-    ):
-        yield
+    ) as span:
+        yield span
 
 
-def note_outcome(outcome: Outcome) -> None:
-    """Set how the current run ended on its span."""
-    trace.get_current_span().set_attribute("fleetbus.outcome", outcome)
+def note_outcome(span: Span | None, outcome: Outcome) -> None:
+    """Set how a run ended on its span, if it has one."""
+    if span is not None:
+        span.set_attribute("fleetbus.outcome", outcome)
 
 
 def note_failure(error: BaseException, *, is_quiet: bool = False) -> None:

@@ -10,58 +10,75 @@ owner (rule Q5); when a lease is lost all the same, its run is cancelled (rule R
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
-from typing import Final, TypeAlias
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
 
 import structlog
 
 from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet
+from fleetbus.intake.controller_store import ControllerStore, Finished
 from fleetbus.intake.last_runs import describe_run
-from fleetbus.intake.recent_events import RecentEvents
-from fleetbus.intake.record import Record
-from fleetbus.intake.recorded_queue import Ended, RecordedQueue
 from fleetbus.process import metrics
 from fleetbus.process.log_once import LogOnce
 from fleetbus.process.pauses import Pauses
-from fleetbus.reconcile import Outcome, Request
-from fleetbus.run.current import Run, running
+from fleetbus.reconcile import Outcome
+from fleetbus.run.current import Run, begin
+from fleetbus.run.time_limits import TimeLimits
 from fleetbus.worker import tracing
 from fleetbus.worker.failure_log import warn_of_failing_requests
-from fleetbus.worker.handler import LAG_PAUSE, Ending, Handler
+from fleetbus.worker.handler import Ending, Handler
 from fleetbus.worker.reaper import Reaper
-from fleetbus.worker.release import Finished, Releases
 from fleetbus.worker.slots import Slots
-from fleetbus.worker.unsynced import UnsyncedResources
 from fleetbus.workqueue.errors import QueueUnavailableError
-from fleetbus.workqueue.heartbeat import Heartbeat
-from fleetbus.workqueue.queue import Lease, Queue, decode_trigger
+from fleetbus.workqueue.queue import Lease, decode_trigger
 
 log = structlog.get_logger()
 
-_TAKE_WAIT: Final = timedelta(seconds=1)
 _FIRST_PAUSE: Final = timedelta(milliseconds=100)
 _LONGEST_PAUSE: Final = timedelta(seconds=1)
 """Between two attempts to take from a queue that is away; from the first pause on it doubles."""
-_GRACE: Final = timedelta(seconds=30)
 _RELEASE_WITHIN: Final = timedelta(seconds=2)
 """Time that a stop waits for the store to take back the leases of runs that have ended."""
-_DRAIN: Final = timedelta(seconds=10)
-
-_Key: TypeAlias = tuple[Request, str]
-"""Request and fence: one lease."""
-OnRunEnd: TypeAlias = Callable[[Lease, Outcome, BaseException | None], None]
-"""Called for each run that has ended, before its lease does: with what the function raised."""
-
-
-def _no_op(*_: object) -> None: ...
 
 
 async def _at_once() -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """Times that a worker waits.
+
+    Attributes:
+        drain: how long running reconciles may go on after the worker was cancelled.
+        grace: how long a run may take to return after its timeout; then the process ends (rules
+            Q5, R7).
+        lag: how long a slot waits for a snapshot that is behind (rule P10).
+    """
+
+    drain: timedelta = timedelta(seconds=10)
+    grace: timedelta = timedelta(seconds=30)
+    lag: timedelta = timedelta(milliseconds=500)
+
+
+@dataclass(eq=False, slots=True)
+class _Running:
+    """One lease in a slot.
+
+    Attributes:
+        finished: what to store of its run, once that has ended; a task that was cancelled before
+            its first step leaves nothing.
+    """
+
+    lease: Lease
+    task: asyncio.Task[None]
+    is_lost: bool = False
+    finished: Finished | None = None
 
 
 class Worker:
@@ -69,66 +86,39 @@ class Worker:
 
     Args:
         controller: whose requests; it must be whole.
-        queue: where they come from.
-        make_heartbeat: from what to call for a lost lease to the thread that keeps leases.
+        store: where they come from, and what runs leave goes.
         fleet: passed to the reconcile function.
-        drain: how long running reconciles may go on after the worker was cancelled.
-        record: what the controller has seen; without one no request is marked as left.
-        unsynced: where it is noted what runs have used and is not synced; without it nothing is.
-        recorded: the queue together with the record; without one nothing is proved to be
-            reconciled.
-        recent: the objects of the last moment, for first reads; without one all read the snapshot.
-        before_take: awaited before requests are taken: while it waits, none are.
-        on_turn: called at each turn of the loop, for a liveness check.
-        on_run_end: called for each run that has ended; for tests of controllers.
-        grace: how long a run may take to return after its timeout; then the process ends (rules
-            Q5, R7).
-        lag_pause: how long a slot waits for a snapshot that is behind (rule P10).
+        before_take: awaited at each turn, before requests are taken: while it waits, none are.
+        patience: how long it waits for what.
     """
 
     def __init__(
         self,
-        *,
         controller: Controller,
-        queue: Queue,
-        make_heartbeat: Callable[[Callable[[Lease], None]], Heartbeat],
+        store: ControllerStore,
         fleet: Fleet,
-        drain: timedelta = _DRAIN,
-        record: Record | None = None,
-        unsynced: UnsyncedResources | None = None,
-        recorded: RecordedQueue | None = None,
-        recent: RecentEvents | None = None,
+        *,
         before_take: Callable[[], Awaitable[None]] = _at_once,
-        on_turn: Callable[[], None] = _no_op,
-        on_run_end: OnRunEnd = _no_op,
-        grace: timedelta = _GRACE,
-        lag_pause: timedelta = LAG_PAUSE,
+        patience: Patience = Patience(),
     ) -> None:
-        name = controller.name
-        self._controller = controller
+        self._controller, self._store, self._fleet = controller, store, fleet
         self._own = controller.own_resource
-        self._queue, self._fleet, self._recent = queue, fleet, recent
-        self._drain_within, self._grace = drain, grace
-        self._before_take, self._on_turn, self._on_run_end = before_take, on_turn, on_run_end
-        self._heartbeat = make_heartbeat(self._cancel_lost)
+        self._before_take, self._patience = before_take, patience
+        self._at_most = controller.timeout + patience.grace
+        self._limits = TimeLimits(controller.timeout)
         self._handler = Handler(
-            controller=controller,
-            queue=queue,
-            fleet=fleet,
-            record=record,
-            unsynced=unsynced,
-            is_stopped=lambda lease: self._is_stopping or _key(lease) in self._lost,
-            lag_pause=lag_pause,
+            controller, store, fleet, limits=self._limits, lag_pause=patience.lag
         )
-        self._free = asyncio.Semaphore(controller.concurrency)
         self._slots = Slots(controller.concurrency, controller.max_per_cluster)
-        self._reaper = Reaper(controller=name, queue=queue, fleet=fleet, slots=self._slots)
-        self._releases = self._make_releases(recorded)
-        self._running: dict[_Key, asyncio.Task[None]] = {}
-        self._lost: set[_Key] = set()
-        self._finished: dict[_Key, Finished] = {}
-        """Runs that have ended; until their tasks are over, a moment later."""
+        self._reaper = Reaper(
+            controller=controller.name, queue=store.queue, fleet=fleet, slots=self._slots
+        )
+        self._heartbeat = store.keep_leases(self._cancel_lost)
+        self._running: dict[int, _Running] = {}
+        """By the id of the lease."""
+        self._room = asyncio.Event()
         self._is_stopping = False
+        self._waited = metrics.QUEUE_WAIT_SECONDS.labels(controller.name).observe
         self._pauses, self._log_once = Pauses(_FIRST_PAUSE, _LONGEST_PAUSE), LogOnce()
 
     # --- run --------------------------------------------------------------------------------------
@@ -141,7 +131,7 @@ class Worker:
         """
         self._reaper.share_slots()
         async with self._keeping_leases():
-            await warn_of_failing_requests(self._queue, self._controller.name)
+            await warn_of_failing_requests(self._store.queue, self._controller.name)
             while True:
                 await self._work_once()
 
@@ -152,7 +142,7 @@ class Worker:
         try:
             async with asyncio.TaskGroup() as group:
                 beside = [
-                    group.create_task(self._releases.run(), name="end-leases"),
+                    group.create_task(self._store.run(), name="end-leases"),
                     group.create_task(self._reaper.run(), name="reap-leases"),
                 ]
                 try:
@@ -160,46 +150,38 @@ class Worker:
                 finally:
                     await self._stop(beside)
         finally:
-            try:
-                await self._releases.end_rest()
-            finally:
-                await self._heartbeat.aclose()
+            self._limits.close()
+            await self._heartbeat.aclose()
 
     async def _stop(self, beside: Sequence[asyncio.Task[None]]) -> None:
         # Leases still end meanwhile: a request is free as soon as its run has ended.
         await self._drain()
         # Not cancelled halfway: the store may still execute a cancelled call later.
-        await self._releases.emptied(within=_RELEASE_WITHIN)
+        await self._store.emptied(within=_RELEASE_WITHIN)
         for task in beside:
             task.cancel()
 
     async def _drain(self) -> None:
         """Let running reconciles finish, then cancel them."""
         self._is_stopping = True
-        running = list(self._running.values())
+        running = [one.task for one in self._running.values()]
         if running:
-            await asyncio.wait(running, timeout=self._drain_within.total_seconds())
+            await asyncio.wait(running, timeout=self._patience.drain.total_seconds())
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+        self._release_ended()
 
     # --- one turn ---------------------------------------------------------------------------------
 
     async def _work_once(self) -> None:
-        self._on_turn()
         await self._before_take()
-        await self._free.acquire()  # wait for one slot, then take for all that are free
-        self._free.release()
-        free = self._controller.concurrency - len(self._running)
+        self._release_ended()
+        if not self._slots.vacant:
+            self._room.clear()
+            await self._room.wait()
         try:
-            slots = self._slots
-            leases = await self._queue.take(
-                free,
-                wait=_TAKE_WAIT,
-                capacity=slots.capacity,
-                default_capacity=slots.default_capacity,
-                probes=slots.probes,
-            )
+            await self._store.take(self._slots, self._start)
         except QueueUnavailableError as e:
             if self._log_once.should_log(str(e)):
                 log.warning("queue_unavailable", controller=self._controller.name, error=str(e))
@@ -207,54 +189,44 @@ class Worker:
             return
         self._pauses.reset()
         self._log_once.reset()
+
+    def _start(self, leases: Sequence[Lease]) -> None:
+        valid_after = time.monotonic() + self._heartbeat.margin
         for lease in leases:
-            if lease.deadline > time.monotonic() + self._heartbeat.margin:
-                await self._start(lease)
+            if lease.deadline > valid_after:
+                self._slots.take(lease)
+                self._heartbeat.hold((lease,), at_most=self._at_most)
+                name = f"reconcile {lease.request}"
+                task = asyncio.create_task(self._work(lease), name=name)
+                self._running[id(lease)] = _Running(lease, task)
             else:
                 # The loop stood still since: the run could write nothing, or somebody else has it.
-                self._releases.put(Finished(lease, again=True))
+                self._store.finish(Finished(lease=lease, outcome=Outcome.STOPPED, again=True))
 
-    async def _start(self, lease: Lease) -> None:
-        await self._free.acquire()
-        self._slots.take(lease)
-        self._heartbeat.hold([lease], at_most=self._controller.timeout + self._grace)
-        task = asyncio.create_task(self._work(lease), name=f"reconcile {lease.request}")
-        self._running[_key(lease)] = task
-        # Not in the task itself: one that is cancelled before its first step runs nothing.
-        task.add_done_callback(lambda _: self._release(lease))
+    def _release_ended(self) -> None:
+        """Release what has not released itself: a task that is cancelled early runs nothing."""
+        for running in [one for one in self._running.values() if one.task.done()]:
+            self._release(running)
 
-    def _release(self, lease: Lease) -> None:
-        key = _key(lease)
-        # A task that was cancelled before its first step has left nothing.
-        finished = self._finished.pop(key, None) or Finished(lease, again=True)
-        self._releases.put(finished)
-        del self._running[key]
-        self._lost.discard(key)
+    def _release(self, running: _Running) -> None:
+        lease = running.lease
+        finished = running.finished or Finished(lease=lease, outcome=Outcome.STOPPED, again=True)
+        del self._running[id(lease)]
         self._slots.free(lease, is_success=finished.success is not None)
-        self._free.release()
-
-    def _make_releases(self, recorded: RecordedQueue | None) -> Releases:
-        return Releases(
-            controller=self._controller.name,
-            queue=self._queue,
-            heartbeat=self._heartbeat,
-            end=recorded.done if recorded else self._done,
-            until_add=recorded.until_add if recorded else None,
-        )
-
-    async def _done(self, ended: Ended) -> list[Lease]:
-        return await self._queue.done(ended.leases, ended.notes)
+        self._store.finish(finished)
+        if not self._room.is_set():
+            self._room.set()
 
     def _cancel_lost(self, lease: Lease) -> None:
         """Another worker may have the key from now on: stop what still runs for it (R4)."""
-        if task := self._running.get(_key(lease)):
-            self._lost.add(_key(lease))
-            task.cancel("lease lost")
+        if running := self._running.get(id(lease)):
+            running.is_lost = True
+            running.task.cancel("lease lost")
 
     # --- one item ---------------------------------------------------------------------------------
 
     async def _work(self, lease: Lease) -> None:
-        run_id = uuid.uuid4().hex[:12]
+        running, run_id, ending = self._running[id(lease)], os.urandom(6).hex(), None
         structlog.contextvars.bind_contextvars(
             controller=self._controller.name,
             cluster=lease.request.cluster,
@@ -263,14 +235,19 @@ class Worker:
             attempt=lease.attempt + 1,
             reconcile_id=run_id,
         )
-        waited = (datetime.now(UTC) - lease.enqueued_at).total_seconds()
-        metrics.QUEUE_WAIT_SECONDS.labels(self._controller.name).observe(max(0.0, waited))
-        run, started, ending = self._run_of(lease), time.time(), None
-        with running(run), tracing.reconciling(lease, run_id):
+        run, started = self._run_of(lease), time.time()
+        self._waited(max(0.0, started - lease.enqueued_at.timestamp()))
+        begin(run)
+        with tracing.reconciling(lease, run_id) as span:
             try:
-                ending = await self._handler.handle(lease, run)
+                ending = await self._handler.handle(
+                    lease, run, lambda: self._is_stopping or running.is_lost
+                )
             finally:
-                self._finish(lease, run, ending or self._cut_off(lease), started)
+                ending = ending or _cut_off(running)
+                tracing.note_outcome(span, ending.outcome)
+                running.finished = self._finish(running, run, ending, started)
+                self._release(running)
 
     def _run_of(self, lease: Lease) -> Run:
         run = Run(
@@ -281,36 +258,31 @@ class Worker:
             trace_write=tracing.writing,
         )
         run.recall(lease.note)
-        if self._recent and run.own and run.trigger:
-            run.offered = self._recent.take(run.own_ref, run.trigger)
+        if run.own and run.trigger:
+            run.offered = self._store.offer(run.own_ref, run.trigger)
         return run
 
-    def _cut_off(self, lease: Lease) -> Ending:
-        """The ending of a run that was cancelled: its request goes back to the queue."""
-        outcome = Outcome.LEASE_LOST if _key(lease) in self._lost else Outcome.STOPPED
-        return Ending(outcome=outcome, is_given_back=True)
-
-    def _finish(self, lease: Lease, run: Run, ending: Ending, started: float) -> None:
-        """Leave behind what the release of the lease writes, and count the run."""
-        outcome = ending.outcome
-        tracing.note_outcome(outcome)
-        is_over = outcome is not Outcome.STOPPED
-        self._finished[_key(lease)] = Finished(
-            lease,
+    def _finish(self, running: _Running, run: Run, ending: Ending, started: float) -> Finished:
+        """Count the run; returns what the end of its lease writes."""
+        lease, outcome, last_run = running.lease, ending.outcome, None
+        if outcome is not Outcome.STOPPED:
+            # A request may name any cluster, an owner mark for one; only the fleet's get series.
+            cluster = lease.request.cluster if self._fleet.has(lease.request.cluster) else ""
+            metrics.count_reconcile(self._controller.name, cluster, outcome)
+            last_run = describe_run(self._controller, lease, outcome, run.error, started)
+        return Finished(
+            lease=lease,
+            outcome=outcome,
+            error=run.error,
             again=ending.is_given_back,
             has_written=run.has_written,
             note=run.note(),
             success=run if outcome.is_success else None,
-            last_run=describe_run(self._controller, lease, outcome, run.error, started)
-            if is_over
-            else None,
+            last_run=last_run,
         )
-        if is_over:
-            # A request may name any cluster, an owner mark for one; only the fleet's get series.
-            cluster = lease.request.cluster if self._fleet.has(lease.request.cluster) else ""
-            metrics.RECONCILES.labels(self._controller.name, cluster, outcome).inc()
-            self._on_run_end(lease, outcome, run.error)
 
 
-def _key(lease: Lease) -> _Key:
-    return lease.request, lease.fence
+def _cut_off(running: _Running) -> Ending:
+    """The ending of a run that was cancelled: its request goes back to the queue."""
+    outcome = Outcome.LEASE_LOST if running.is_lost else Outcome.STOPPED
+    return Ending(outcome=outcome, is_given_back=True)

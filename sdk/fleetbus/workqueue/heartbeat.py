@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import timedelta
 
-    from fleetbus.reconcile import Request
-
 _EXIT_CODE: Final = 70  # EX_SOFTWARE
 _log = structlog.get_logger(__name__)
 
@@ -91,7 +89,8 @@ class Heartbeat:
         self._on_lost = on_lost
         self._on_stuck = on_stuck
         self._lock = threading.Lock()
-        self._watched: dict[tuple[Request, str], _Watched] = {}
+        self._watched: dict[int, _Watched] = {}
+        """By the id of the lease, whose hash takes longer to compute."""
         self._stopped = threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"heartbeat {controller}", daemon=True
@@ -123,22 +122,21 @@ class Heartbeat:
         limit = None if at_most is None else now + at_most.total_seconds()
         with self._lock:
             for lease in leases:
-                key = (lease.request, lease.fence)
-                self._watched[key] = _Watched(lease, lease.deadline, limit, now)
+                self._watched[id(lease)] = _Watched(lease, lease.deadline, limit, now)
                 # The answer of its take may have come late: it may be due already.
                 self._next_beat = min(self._next_beat, self._due(lease.deadline))
 
     def outlive(self, lease: Lease) -> None:
         """Note that its handler has returned: it is only extended now, until it is dropped."""
         with self._lock:
-            if watched := self._watched.get((lease.request, lease.fence)):
+            if watched := self._watched.get(id(lease)):
                 watched.has_returned, watched.limit = True, None
 
     def drop(self, leases: Iterable[Lease]) -> None:
         """Stop extending leases that the queue has ended."""
         with self._lock:
             for lease in leases:
-                self._watched.pop((lease.request, lease.fence), None)
+                self._watched.pop(id(lease), None)
 
     def vouches_for(self, lease: Lease) -> bool:
         """Whether its handler runs and the lease certainly lasts longer than the margin (rule R4).
@@ -146,7 +144,7 @@ class Heartbeat:
         Compares with the clock, so it is exact even if thread and loop have not run for a while.
         """
         with self._lock:
-            watched = self._watched.get((lease.request, lease.fence))
+            watched = self._watched.get(id(lease))
             if watched is None or watched.is_lost or watched.has_returned:
                 return False
             return watched.confirmed_until > time.monotonic() + self.margin
@@ -199,7 +197,7 @@ class Heartbeat:
         refused = set[int](self._calls.extend(leases).send_blocking(self._client))
         with self._lock:
             for index, lease in enumerate(leases):
-                watched = self._watched.get((lease.request, lease.fence))
+                watched = self._watched.get(id(lease))
                 if watched is None:
                     continue  # dropped meanwhile, so a refusal is expected
                 if index not in refused:

@@ -290,6 +290,30 @@ def from_micros(micros: int) -> datetime:
     return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)
 
 
+class Room(Protocol):
+    """The leases that a worker has room for; see `Queue.take`. It is read at every attempt."""
+
+    @property
+    def vacant(self) -> int:
+        """Most items."""
+        ...
+
+    @property
+    def capacity(self) -> Mapping[str, int]:
+        """Most items of each named cluster."""
+        ...
+
+    @property
+    def default_capacity(self) -> int:
+        """The same for a cluster that is not named."""
+        ...
+
+    @property
+    def probes(self) -> int:
+        """Most items that probe whether a cluster answers again."""
+        ...
+
+
 class Queue(Protocol):
     """client-go's workqueue across processes (rule Q1).
 

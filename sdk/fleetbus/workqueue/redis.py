@@ -29,11 +29,12 @@ from fleetbus.workqueue.queue import (
     Quarantined,
     QueuePolicy,
     Reaped,
+    Room,
     Stats,
     check_notes,
     from_micros,
 )
-from fleetbus.workqueue.scripts import NO_ENDING, Call, Ending, Limits, Rows, Transitions
+from fleetbus.workqueue.scripts import NO_ENDING, NO_LIMITS, Call, Ending, Limits, Rows, Transitions
 from fleetbus_proto import keys
 
 if TYPE_CHECKING:
@@ -62,19 +63,16 @@ connection of its own, so the attempt may overtake it."""
 
 @dataclass(eq=False)
 class _Taker:
-    """A call of `take`; the limits for clusters are read again at every attempt."""
+    """A call of `take` or `serve`; what there is room for is read again at every attempt."""
 
-    limit: int
-    capacity: Mapping[str, int] | None
-    default_capacity: int | None
-    probes: int | None
+    room: Callable[[], tuple[int, Limits]]
+    start: Callable[[Sequence[Lease]], None]
+    waits_for_more: bool
+    """It goes on waiting after it was given leases, as long as there is room."""
     woken: asyncio.Future[None] = field(init=False)
+    has_enough: bool = False
     is_served: bool = False
     """A call that takes for it is under way."""
-    taken: list[Lease] = field(default_factory=list["Lease"])
-
-    def limits(self) -> Limits:
-        return Limits.of(self.capacity, self.default_capacity, self.probes)
 
 
 class RedisQueue:
@@ -159,24 +157,60 @@ class RedisQueue:
         probes: int | None = None,
     ) -> list[Lease]:
         """See `Queue.take`."""
+        taken: list[Lease] = []
+        most = min(limit, BATCH)
+        taker = _Taker(
+            lambda: (most, Limits.of(capacity, default_capacity, probes)), taken.extend, False
+        )
+        try:
+            await self._serve(taker, wait, token)
+        except asyncio.CancelledError:
+            if taken:
+                with suppress(QueueUnavailableError):
+                    await self.give_back(taken)
+            raise
+        return taken
+
+    async def serve(
+        self, room: Room, start: Callable[[Sequence[Lease]], None], *, wait: timedelta
+    ) -> None:
+        """Like `take`, for a worker: what other calls take besides is started without delay.
+
+        Returns when `wait` is over, or when items may be left that there is no room for.
+
+        Args:
+            room: for how many leases; it may change meanwhile.
+            start: called with leases; then there is less room.
+            wait: the longest time.
+
+        Raises:
+            QueueClosedError: as `take`.
+        """
+
+        def read() -> tuple[int, Limits]:
+            limits = Limits(room.capacity, room.default_capacity, room.probes)
+            return min(room.vacant, BATCH), limits
+
+        await self._serve(_Taker(read, start, True), wait)
+
+    async def _serve(self, taker: _Taker, wait: timedelta, token: str | None = None) -> None:
         give_up = time.monotonic() + wait.total_seconds()
-        taker = _Taker(min(limit, BATCH), capacity, default_capacity, probes)
         while True:
             self._check_open()
             if wait > ZERO:
                 self._subscription.start()
             # Read before the call, so that a notification between answer and wait is not missed.
             last_count = self._subscription.signal.count
-            if token is not None or wait <= ZERO or not self._drained_for(last_count):
-                leases = await self._take_now(taker, token)
-                if leases:
-                    return leases
+            may_be_ready = token or wait <= ZERO or not self._drained_for(last_count)
+            if may_be_ready and (leases := await self._take_now(taker, token)):
+                taker.start(leases)
+                return
             now = time.monotonic()
             if now >= give_up:
-                return []
+                return
             due = self._drained_for(last_count) or 0.0
-            if leases := await self._wait(taker, last_count, min(give_up - now, due)):
-                return leases
+            if await self._wait(taker, last_count, min(give_up - now, due)):
+                return
 
     async def done(
         self, leases: Sequence[Lease], notes: Mapping[Request, bytes] | None = None
@@ -312,11 +346,11 @@ class RedisQueue:
 
     async def _take_once(self, taker: _Taker, token: str, *, is_repeated: bool) -> list[Lease]:
         sent_at, last_count = time.monotonic(), self._subscription.signal.count
+        limit, limits = taker.room()
         with self._remember_unanswered(token):
-            limits = taker.limits()
-            call = self._calls.take(token, taker.limit, limits, is_repeated=is_repeated)
+            call = self._calls.take(token, limit, limits, is_repeated=is_repeated)
             answer = await self._send(call)
-            return await self._read_taken(answer, taker.limit, sent_at, last_count)
+            return await self._read_taken(answer, limit, sent_at, last_count)
 
     async def _read_taken(
         self, answer: Sequence[Any], limit: int, sent_at: float, last_count: int
@@ -337,21 +371,15 @@ class RedisQueue:
         await self.give_back(leases[len(usable) :])
         return usable
 
-    async def _wait(self, taker: _Taker, last_count: int, seconds: float) -> list[Lease]:
-        """Wait for a notification, or for what a call of this process takes besides."""
-        taker.woken = asyncio.get_running_loop().create_future()
+    async def _wait(self, taker: _Taker, last_count: int, seconds: float) -> bool:
+        """Wait for a notification; returns whether a call of this process has taken instead."""
+        taker.woken, taker.has_enough = asyncio.get_running_loop().create_future(), False
         self._takers.append(taker)
         try:
             await self._subscription.signal.wait(last_count, seconds, taker.woken)
-        except asyncio.CancelledError:
-            if taker.taken:
-                with suppress(QueueUnavailableError):
-                    await self.give_back(taker.taken)
-            raise
         finally:
             self._takers.remove(taker)
-        taken, taker.taken = taker.taken, []
-        return taken
+        return taker.has_enough
 
     async def _send_taking(self, build: Callable[[Sequence[str | int]], Call]) -> list[Any]:
         """Send a call that may make items ready, and take them for whoever waits here.
@@ -359,11 +387,12 @@ class RedisQueue:
         It spares the notification of all processes and the take of the one that is fastest.
         """
         taker = next((candidate for candidate in self._takers if not candidate.is_served), None)
-        if taker is None or self._unanswered:
+        limit, limits = taker.room() if taker is not None else (0, NO_LIMITS)
+        if taker is None or limit <= 0 or self._unanswered:
             return (await self._send(build(())))[:-1]
-        token, limit = self._new_token(), taker.limit
+        token = self._new_token()
         sent_at, last_count = time.monotonic(), self._subscription.signal.count
-        taking = self._calls.taking(token, limit, taker.limits())
+        taking = self._calls.taking(token, limit, limits)
         taker.is_served = True
         try:
             *answer, taken = await self._send(build(taking))
@@ -380,8 +409,10 @@ class RedisQueue:
         if taker not in self._takers:  # it has stopped waiting meanwhile
             await self.give_back(leases)
         elif leases:
-            taker.taken += leases
-            wake(taker.woken)
+            taker.start(leases)
+            if not taker.waits_for_more or len(leases) == limit:
+                taker.has_enough = True
+                wake(taker.woken)
         return answer
 
     def _start_returning(self, token: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from faults.rig.armed import Armed, die
-from fleetbus.intake.recorded_queue import RecordedRedisQueue
+from fleetbus.intake.controller_store import RedisStore
 from fleetbus.worker.reader import Reader
 from fleetbus.workqueue.redis import RedisQueue
 
@@ -37,7 +37,7 @@ def _after(armed: Armed, owner: type, method: str, point: str) -> None:
 
     async def wrapped(*arguments: Any, **more: Any) -> Any:
         answer = await inner(*arguments, **more)
-        if answer != [] or method != "take":
+        if answer != [] or method != "_take_now":
             armed.reach(point)
         return answer
 
@@ -45,21 +45,21 @@ def _after(armed: Armed, owner: type, method: str, point: str) -> None:
 
 
 def _while_taking(armed: Armed) -> None:
-    inner = RedisQueue.take
+    inner = RedisQueue._take_now
 
     async def wrapped(self: RedisQueue, *arguments: Any, **more: Any) -> Any:
         if armed.is_at("take-sent"):
             asyncio.get_running_loop().call_later(_ANSWER_SECONDS, die)
         return await inner(self, *arguments, **more)
 
-    RedisQueue.take = wrapped
+    RedisQueue._take_now = wrapped
 
 
 def _on_the_bus(armed: Armed) -> None:
     """Between apply, enqueue, record and the acknowledgement (rule P9)."""
     _before(armed, Reader, "_handle", CONSUMED)
-    _before(armed, RecordedRedisQueue, "add", "applied")
-    _after(armed, RecordedRedisQueue, "add", "enqueued")
+    _before(armed, RedisStore, "enqueue", "applied")
+    _after(armed, RedisStore, "enqueue", "enqueued")
     _after(armed, Reader, "_handle", "handled")
 
 
@@ -68,14 +68,14 @@ def _around_the_end(armed: Armed) -> None:
     for method in ("retry", "forget", "requeue_after"):
         _before(armed, RedisQueue, method, "before-outcome")
         _after(armed, RedisQueue, method, "after-outcome")
-    _before(armed, RecordedRedisQueue, "done", "before-done")
-    _after(armed, RecordedRedisQueue, "done", "after-done")
+    _before(armed, RedisStore, "end_next", "before-done")
+    _after(armed, RedisStore, "end_next", "after-done")
 
 
 def wrap(armed: Armed) -> None:
     """Put all points in."""
     _while_taking(armed)
-    _after(armed, RedisQueue, "take", "taken")
+    _after(armed, RedisQueue, "_take_now", "taken")
     _on_the_bus(armed)
     _around_the_end(armed)
     _after(armed, RedisQueue, "reap", "reaped")

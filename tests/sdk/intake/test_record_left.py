@@ -135,14 +135,14 @@ async def test_t6_a_run_that_begins_at_once_receives_whether_its_object_left(
     rig: IntakeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await start(rig, selector="app=web")
-    add = rig.recorded.add
+    add = rig.store.enqueue
 
     async def add_and_run(*arguments: Any) -> set[ObjectRef]:
         conflicts = await add(*arguments)
         await rig.reconcile()  # as a worker of another process may
         return conflicts
 
-    monkeypatch.setattr(rig.recorded, "add", add_and_run)
+    monkeypatch.setattr(rig.store, "enqueue", add_and_run)
     for version, labels in ((1, WEB_APP), (2, DB_APP), (3, WEB_APP), (4, DB_APP)):
         await rig.tell(EU1.modified("a", version, metadata=labels))
         assert rig.runs == [seen("a", version, left=labels is DB_APP)]
@@ -158,7 +158,7 @@ async def test_t6_a_change_whose_process_was_killed_before_its_ack_is_not_forgot
 ) -> None:
     await start(rig, selector="app=web")
     await rig.tell(EU1.added("a", 1, metadata=WEB_APP))
-    add = rig.recorded.add
+    add = rig.store.enqueue
 
     async def add_and_stop(*arguments: Any) -> None:
         await add(*arguments)
@@ -166,7 +166,7 @@ async def test_t6_a_change_whose_process_was_killed_before_its_ack_is_not_forgot
         raise StoreError("the process was killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(rig.recorded, "add", add_and_stop)
+        patch.setattr(rig.store, "enqueue", add_and_stop)
         with pytest.raises(StoreError):
             await rig.tell(EU1.modified("a", 2, metadata=DB_APP))
     assert rig.runs[-1] == seen("a", 2, left=True)
@@ -179,14 +179,14 @@ async def test_t6_what_came_and_left_in_one_batch_is_reported_although_a_run_is_
     rig: IntakeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await start(rig, selector="app=web")
-    add = rig.recorded.add
+    add = rig.store.enqueue
 
     async def add_and_run(*arguments: Any) -> set[ObjectRef]:
         conflicts = await add(*arguments)
         await rig.reconcile()
         return conflicts
 
-    monkeypatch.setattr(rig.recorded, "add", add_and_run)
+    monkeypatch.setattr(rig.store, "enqueue", add_and_run)
     await rig.tell(EU1.added("a", 1, metadata=WEB_APP), EU1.modified("a", 2, metadata=DB_APP))
     assert rig.runs[-1] == seen("a", 2, left=True)
     assert await rig.tell(EU1.added("b", 3, metadata=DB_APP)) == []

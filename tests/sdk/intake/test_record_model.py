@@ -59,9 +59,9 @@ class Trouble:
         self.chance = chance
         self.fails_at = 0
         self.steps = 0
-        load, add = cast("Any", rig.intake)._load, rig.recorded.add
+        load, add = cast("Any", rig.intake)._load, rig.store.enqueue
         patch.setattr(rig.intake, "_load", partial(self.step, load))
-        patch.setattr(rig.recorded, "add", partial(self.step, add))
+        patch.setattr(rig.store, "enqueue", partial(self.step, add))
 
     async def do(self, act: Callable[[], Awaitable[object]]) -> None:
         """Do something, again if it fails: nothing is acknowledged before."""

@@ -20,11 +20,10 @@ from fleetbus.controller.controller import Controller
 from fleetbus.controller.filters import PartialMetadata, read_metadata
 from fleetbus.errors import ClusterNotFound, NotSynced
 from fleetbus.fleet.fleet import Fleet
+from fleetbus.intake.controller_store import RedisStore
 from fleetbus.intake.full_enqueue import FullEnqueue
 from fleetbus.intake.intake import Intake
 from fleetbus.intake.matching import Reason
-from fleetbus.intake.record import Record
-from fleetbus.intake.recorded_queue import RecordedRedisQueue
 from fleetbus.intake.routing import Router
 from fleetbus.ownership import ADMIRALTY_OWNER_ANNOTATION, OWNER_ANNOTATION
 from fleetbus.reconcile import Request
@@ -33,6 +32,7 @@ from fleetbus.workqueue import Add, Priority
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_proto.events import Event
 from fleetbus_proto.keys import SnapshotKeys
+from support.rigs.intake import no_heartbeat
 from support.stores.snapshot import Snapshot, Source
 
 PODS = "v1/pods"
@@ -476,14 +476,15 @@ async def test_p12_a_full_enqueue_names_live_and_deleted_objects_without_a_trigg
     )
     routed.controller.watch(PODS)
     queue = RedisQueue(redis, "copier")
-    record = Record(redis, routed.controller)
-    recorded = RecordedRedisQueue(queue, record)
-    intake = Intake(routed.router, queue=recorded, record=record, reader=routed.reader)
+    store = RedisStore(
+        routed.controller, queue, redis=redis, reader=routed.reader, make_heartbeat=no_heartbeat
+    )
+    intake = Intake(routed.router, store=store, reader=routed.reader)
     full = FullEnqueue(
         routed.controller,
         router=routed.router,
         intake=intake,
-        record=record,
+        record=store.record,
         reader=routed.reader,
     )
     await full.run()

@@ -17,6 +17,7 @@ from fleetbus.errors import ClusterNotFound, ConfigError, RunStopped
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request
 from fleetbus.run.current import current_run
+from fleetbus.worker.worker import Patience
 from fleetbus.workqueue import Add, RedisQueue
 from fleetbus.workqueue.queue import Lease
 from support.eventually import eventually
@@ -171,7 +172,7 @@ async def test_r7_a_plain_function_that_never_returns_frees_no_slot_and_ends_the
     options: dict[str, Any] = {
         "concurrency": 1,
         "timeout": timedelta(milliseconds=50),
-        "grace": timedelta(milliseconds=100),
+        "patience": Patience(grace=timedelta(milliseconds=100)),
     }
     async with working(queue, valkey_url, plain, on_stuck=end, **options):
         await queue.add([Add(FIRST)])

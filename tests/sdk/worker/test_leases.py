@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
@@ -14,7 +15,7 @@ from redis.asyncio import Redis
 from fleetbus.reconcile import Request
 from fleetbus.run.current import current_run
 from fleetbus.workqueue import Add, RedisQueue
-from fleetbus.workqueue.queue import Lease
+from fleetbus.workqueue.queue import Lease, Room
 from support.eventually import eventually
 from support.rigs.worker import FIRST, POLICY, SECOND, Notes, is_empty, working
 
@@ -28,12 +29,15 @@ class BlockedAfterTaking(RedisQueue):
         super().__init__(*arguments, **more)
         self.blocks = blocks * SHORT.lease.total_seconds()
 
-    async def take(self, *arguments: Any, **more: Any) -> list[Lease]:
-        leases = await super().take(*arguments, **more)
-        if leases:
-            time.sleep(self.blocks)  # noqa: ASYNC251 -- what it is about
+    async def serve(
+        self, room: Room, start: Callable[[Sequence[Lease]], None], *, wait: timedelta
+    ) -> None:
+        def start_later(leases: Sequence[Lease]) -> None:
+            time.sleep(self.blocks)  # it blocks the loop: that is the point
             self.blocks = 0.0
-        return leases
+            start(leases)
+
+        await super().serve(room, start_later, wait=wait)
 
 
 @pytest.mark.parametrize("blocks", [1.25, 0.9])
@@ -49,7 +53,7 @@ async def test_q5_no_run_begins_under_a_lease_that_is_over_or_nearly_and_its_req
     notes = Notes(look)
     async with aclosing(BlockedAfterTaking(redis, "copier", policy=SHORT, blocks=blocks)) as queue:
         await queue.add([Add(FIRST), Add(SECOND)])
-        async with working(queue, valkey_url, notes, policy=SHORT):
+        async with working(queue, valkey_url, notes):
             await eventually(lambda: {FIRST, SECOND} <= set(notes.finished))
             await eventually(lambda: is_empty(queue))
     assert holds == [True, True]

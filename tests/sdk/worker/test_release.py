@@ -43,7 +43,7 @@ async def test_q5_a_lease_is_renewed_until_the_store_has_received_the_end_of_its
     async with chaos_link(int(valkey_url.rpartition(":")[2])) as link:
         slow = Redis.from_url(f"redis://127.0.0.1:{link.port}")
         queue = RedisQueue(slow, "copier", policy=SHORT)
-        async with working(queue, valkey_url, notes, policy=SHORT):
+        async with working(queue, valkey_url, notes):
             await RedisQueue(redis, "copier", policy=SHORT).add([Add(FIRST)])
             await eventually(lambda: notes.finished)
             over = await redis.time()
@@ -65,6 +65,6 @@ async def test_q6_the_reaper_comes_often_enough_for_a_short_lease(
     await queue.add([Add(FIRST)])
     assert len(await queue.take(1)) == 1  # by an owner that dies here
     notes = Notes()
-    async with working(queue, valkey_url, notes, policy=brief):
+    async with working(queue, valkey_url, notes):
         await eventually(lambda: notes.finished, within=timedelta(seconds=5))
     await queue.aclose()

@@ -21,6 +21,7 @@ from fleetbus.errors import Invalid, SnapshotBehind
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.reconcile import Request
 from fleetbus.worker import tracing
+from fleetbus.worker.worker import Patience
 from fleetbus.workqueue import Add, RedisQueue
 from fleetbus_proto.headers import traceparent
 from support.eventually import eventually
@@ -207,7 +208,7 @@ async def test_every_way_a_run_may_end_ends_its_spans_and_says_how(
 
     is_in = asyncio.Event()
     drain = timedelta(milliseconds=10)
-    async with working(queue, valkey_url, act, drain=drain, lag_pause=timedelta()):
+    async with working(queue, valkey_url, act, patience=Patience(drain=drain, lag=timedelta())):
         await queue.add([Add(FIRST)])
         if way == "stopped":
             await is_in.wait()

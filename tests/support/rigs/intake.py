@@ -13,11 +13,10 @@ from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet
+from fleetbus.intake.controller_store import RedisStore
 from fleetbus.intake.full_enqueue import FullEnqueue
 from fleetbus.intake.intake import Intake
 from fleetbus.intake.matching import Reason
-from fleetbus.intake.record import Record
-from fleetbus.intake.recorded_queue import RecordedRedisQueue
 from fleetbus.intake.routing import Router
 from fleetbus.reconcile import Request
 from fleetbus.run.current import ObjectRef, Run
@@ -73,9 +72,15 @@ class IntakeRig:
             schedule_resync=self.resyncs.append,
         )
         self.queue = RedisQueue(self.redis, "copier")
-        self.record = Record(self.redis, self.controller)
-        self.recorded = RecordedRedisQueue(self.queue, self.record)
-        self.intake = Intake(router, queue=self.recorded, record=self.record, reader=reader)
+        self.store = RedisStore(
+            self.controller,
+            self.queue,
+            redis=self.redis,
+            reader=reader,
+            make_heartbeat=no_heartbeat,
+        )
+        self.record = self.store.record
+        self.intake = Intake(router, store=self.store, reader=reader)
         self.full = FullEnqueue(
             self.controller, router=router, intake=self.intake, record=self.record, reader=reader
         )
@@ -129,6 +134,11 @@ class IntakeRig:
             await self.queue.done(leases)
         self.runs += done
         return done
+
+
+def no_heartbeat(_on_lost: Any) -> Any:
+    """In place of a heartbeat, where no worker runs."""
+    raise AssertionError("no worker runs here")
 
 
 class Provider:

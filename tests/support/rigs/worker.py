@@ -17,11 +17,10 @@ from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet
-from fleetbus.intake.record import Record
+from fleetbus.intake.controller_store import RedisStore
 from fleetbus.reconcile import Request
 from fleetbus.snapshot.reads.reader import SnapshotReader
-from fleetbus.worker.handler import LAG_PAUSE
-from fleetbus.worker.worker import Worker
+from fleetbus.worker.worker import Patience, Worker
 from fleetbus.workqueue import Heartbeat, QueuePolicy, RedisQueue, connect_blocking
 from fleetbus.workqueue.heartbeat import end_process
 from fleetbus.workqueue.queue import Backoff, Lease
@@ -33,6 +32,8 @@ POLICY = QueuePolicy(
     lease=timedelta(milliseconds=1500),  # a busy machine takes half a second of it
     backoff=Backoff(timedelta(milliseconds=10), 2, timedelta(seconds=10)),
 )
+USUAL = Patience()
+QUICK = Patience(drain=timedelta(milliseconds=50), lag=timedelta(milliseconds=20))
 Handler = Callable[[Request], Awaitable[Any]]
 
 
@@ -90,12 +91,9 @@ async def working(
     function: Callable[..., Any],
     *,
     on_stuck: Callable[[Lease], None] = end_process,
-    drain: timedelta = timedelta(seconds=10),
-    policy: QueuePolicy = POLICY,
+    patience: Patience = USUAL,
     watch: Mapping[str, Any] | None = None,
     record_on: Redis | None = None,
-    grace: timedelta = timedelta(seconds=30),
-    lag_pause: timedelta = LAG_PAUSE,
     **options: Any,
 ) -> AsyncGenerator[Working]:
     controller = Controller("copier", **options)
@@ -104,22 +102,21 @@ async def working(
     hub = ClusterInfo(name="c1", provider="test", config=None)
     clusters = Clusters([], hub=hub)
     redis = Redis.from_url(url)
-    worker = Worker(
-        controller=controller,
-        queue=queue,
+    reader = SnapshotReader(redis, SnapshotKeys())
+    store = RedisStore(
+        controller,
+        queue,
+        redis=record_on or redis,
+        reader=reader,
         make_heartbeat=lambda lost: Heartbeat(
-            connect_blocking(url, policy),
+            connect_blocking(url, queue.policy),
             "copier",
-            policy=policy,
+            policy=queue.policy,
             on_lost=lost,
             on_stuck=on_stuck,
         ),
-        fleet=Fleet(clusters, SnapshotReader(redis, SnapshotKeys())),
-        drain=drain,
-        record=Record(record_on, controller) if record_on else None,
-        grace=grace,
-        lag_pause=lag_pause,
     )
+    worker = Worker(controller, store, Fleet(clusters, reader), patience=patience)
     running = Working(worker)
     try:
         yield running

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fleetbus.controller.controller import Controller
+from fleetbus.intake import unsynced as module
+from fleetbus.intake.unsynced import UnsyncedResources
 from fleetbus.kube.requests import used_path
 from fleetbus.reconcile import Request
 from fleetbus.run.current import Run, running
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
-from fleetbus.worker import unsynced as module
-from fleetbus.worker.unsynced import UnsyncedResources
 from fleetbus_proto.keys import queue
 from support.stores.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from fleetbus.worker.unsynced import Pair
+    from fleetbus.intake.unsynced import Pair
 
 REQUEST = Request("parents", "hub", "prod", "web")
 PODS, MAPS = ("eu1", "core/pods"), ("eu1", "core/configmaps")
