@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from support.processes.go_tools import go_tool
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -62,6 +65,14 @@ def test_every_target_of_make_exists(path: Path):
     for job in document(path)["jobs"].values():
         named |= set(job.get("strategy", {}).get("matrix", {}).get("target", []))
     assert named <= targets()
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+def test_actionlint_finds_nothing():
+    linter = go_tool("github.com/rhysd/actionlint/cmd/actionlint", "v1.7.7")
+    ended = subprocess.run((linter, *WORKFLOWS), capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout
 
 
 def test_ci_runs_what_the_script_for_ci_runs():

@@ -2,7 +2,8 @@
 
     dist/*.whl, dist/*.tar.gz     the Python packages, all with one version
     dist/release/sbom.cdx.json    what they depend on, as CycloneDX
-    dist/release/SHA256SUMS       of all of it
+    dist/release/multicluster.yaml, *.tar.gz    the plugin of kubectl, for krew
+    dist/release/SHA256SUMS       of the packages
 
 Two builds of one commit have the same content: files get the time of the commit.
 """
@@ -17,6 +18,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from release.krew import write_plugin
 from release.versions import ROOT, others, version
 
 DIST: Final = ROOT / "dist"
@@ -57,6 +59,7 @@ def main() -> None:
     folder.mkdir()
     sbom = folder / "sbom.cdx.json"
     write_sbom(sbom, uv)
+    write_plugin(folder)
     sums = (f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}" for file in built)
     (folder / "SHA256SUMS").write_text("\n".join(sums) + "\n")
     print(f"{len(built)} files of {version()} in {DIST}")
