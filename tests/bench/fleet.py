@@ -286,6 +286,8 @@ async def measure_fleet(folder: Path, sizes: Sizes) -> dict[str, Any]:
         passes = await steady(fleet, recorder, sizes)
         memory = fleet.memory()
         joined = await join(fleet, recorder, sizes)
+        # A store that is lost now would take the requests of the join with it.
+        await fleet.drained(sizes.names_of_controllers, sizes.drain)
         rebuilt = await lose_store(fleet, recorder, sizes)
         sent = await fleet.stop_generator(GENERATOR)
         wrong = await differences(fleet, sent)
