@@ -185,6 +185,18 @@ async def test_b17_what_was_handled_and_left_between_two_looks_is_no_gap(looking
     assert await looking.check() == 1
 
 
+async def test_b17_what_was_handled_in_the_order_of_its_cluster_is_no_gap(looking: Looking) -> None:
+    """The list of one cluster waits here, while the changes of others are handled (rule P9)."""
+    await looking.check()
+    await fill(looking.rig)
+    looking.watch.note([4, 3])
+    looking.watch.note([1, 2])
+    assert await looking.check() == 0
+    await fill(looking.rig, first=11)
+    looking.watch.note([8, 7, 5])
+    assert await looking.check() == 1
+
+
 async def test_b17_a_quiet_filtered_consumer_is_no_alarm(looking: Looking) -> None:
     rig = looking.rig
     await add_quiet(rig)

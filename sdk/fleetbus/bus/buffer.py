@@ -24,8 +24,11 @@ from fleetbus_proto.subjects import Verb
 from fleetbus_proto.versions import is_comparable, version_key
 
 BATCH: Final = 200
-BURST: Final = 100
-"""Messages of one cluster in a batch while others wait: the store runs one script at a time."""
+SHARED: Final = 100
+"""Messages of several clusters in a batch."""
+BURST: Final = 25
+"""Messages of one cluster in a batch while others are active. Store and process do one thing at a
+time, so a change of the others waits for such a batch at several places on its way."""
 CONCURRENCY: Final = 4
 _CAPACITY: Final = 500
 _FAIR_CAPACITY: Final = 2000
@@ -177,16 +180,17 @@ class FairBuffer:
         on_superseded: called for each message that need not be handled.
         is_skippable: whether the first event may be skipped in favour of the second, newer one of
             the same object; by default always.
+        concurrency: how many batches may be handled at a time.
     """
-
-    concurrency = CONCURRENCY
 
     def __init__(
         self,
         on_superseded: Callable[[Delivery], None] = lambda _: None,
         *,
         is_skippable: Callable[[Event, Event], bool] = lambda _older, _newer: True,
+        concurrency: int = CONCURRENCY,
     ) -> None:
+        self.concurrency = concurrency
         self._on_superseded = on_superseded
         self._is_skippable = is_skippable
         self._queues: dict[str, _Queue] = {}
@@ -241,12 +245,15 @@ class FairBuffer:
             for queue in self._queues.values()
             if queue.slots and not queue.is_busy and now >= queue.cooldown_until
         ]
-        most = BATCH if len(self._queues) == 1 else BURST
+        burst = self._burst
         batch: list[Buffered] = []
         for queue in sorted(free, key=lambda queue: (queue.served, len(queue.slots))):
             # A burst goes by itself: a few messages would have to wait until all of it is handled.
-            if not batch or len(batch) + len(queue.slots) <= most:
-                batch += self._serve(queue, most)
+            if len(queue.slots) >= burst:
+                if not batch:
+                    return self._serve(queue, burst)
+            elif len(batch) + len(queue.slots) <= SHARED:
+                batch += self._serve(queue, burst)
         return batch
 
     def done(self, batch: Sequence[Buffered], unfinished: Sequence[Buffered] = ()) -> None:
@@ -276,6 +283,14 @@ class FairBuffer:
         """See `Buffer`."""
         waiting = [buffered for queue in self._queues.values() for buffered in queue.slots.values()]
         return [*self._taken.values(), *waiting]
+
+    @property
+    def _burst(self) -> int:
+        """Number of messages of one cluster that a batch may have at present."""
+        if len(self._queues) == 1:
+            return BATCH
+        # What does not fit waits in the stream, where nobody can overtake it.
+        return BURST if self.capacity > 0 else SHARED
 
     def _remove(self, messages: Sequence[Buffered]) -> None:
         for buffered in messages:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from fleetbus.bus.buffer import Delivery
+from fleetbus.bus.buffer import Delivery, FairBuffer
 from fleetbus.bus.consume import Consumer, PartlyHandled
 from fleetbus.bus.durable_names import PROJECTOR
 from fleetbus.bus.jetstream import StreamLimits
@@ -178,7 +178,14 @@ async def _consume(parts: _Parts, turn: Callable[[], None]) -> None:
             raise
         note(deliveries)
 
-    consumer = Consumer(parts.bus, stream=STREAM, durable=PROJECTOR, handle=handle, on_turn=turn)
+    consumer = Consumer(
+        parts.bus,
+        stream=STREAM,
+        durable=PROJECTOR,
+        handle=handle,
+        buffer=FairBuffer(is_skippable=lambda _older, _newer: False, concurrency=1),
+        on_turn=turn,
+    )
     while not any(map(open_shard, range(parts.keys.shards))):
         await parts.checkpoints[0].settled(parts.timing.retry)
         turn()

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 
 from fleetbus.bus import buffer
-from fleetbus.bus.buffer import BATCH, BURST, Buffered, Delivery, FairBuffer, FifoBuffer
+from fleetbus.bus.buffer import BATCH, BURST, SHARED, Buffered, Delivery, FairBuffer, FifoBuffer
 from fleetbus_proto.events import Event
 from fleetbus_proto.subjects import Verb
 from fleetbus_proto.versions import version_key
@@ -78,13 +78,29 @@ def test_q9_small_ones_share_a_batch_and_a_burst_goes_by_itself(sender: Sender):
     assert {cluster for cluster, *_ in reported(fair.take())} == {"flood"}
 
 
+def test_q9_many_small_ones_share_a_batch(sender: Sender):
+    fair = FairBuffer()
+    for name in ("calm", "other"):
+        add(fair, *(sender.change(name, f"p{n}", 1) for n in range(BURST - 1)))
+    add(fair, *(sender.change("flood", f"p{n}", 1) for n in range(BURST)))
+    assert len(fair.take()) == 2 * (BURST - 1)
+
+
+def test_p9_the_projector_gets_all_states_and_one_batch_at_a_time(sender: Sender):
+    fair = FairBuffer(is_skippable=lambda _older, _newer: False, concurrency=1)
+    assert fair.concurrency == 1
+    assert add(fair, sender.change("calm", "p", 1), sender.change("calm", "p", 2)) == []
+    assert reported(fair.take()) == [("calm", "p", "1"), ("calm", "p", "2")]
+
+
 def test_q9_two_bursts_take_turns_and_a_latecomer_gets_no_credit_for_the_past(
     sender: Sender, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(buffer, "MAX_COOLDOWN", timedelta(0))
     fair = FairBuffer()
+    add(fair, sender.change("calm", "p", 1))
     add(fair, *(sender.change("flood", f"p{n}", 1) for n in range(10 * BURST)))
-    for _ in range(2):
+    for _ in range(3):
         fair.done(fair.take())
     add(fair, *(sender.change("other", f"p{n}", 1) for n in range(10 * BURST)))
     served = ""
@@ -108,7 +124,7 @@ def test_q9_a_burst_beside_others_rests_longer_than_its_batch_took(
         now[0] += seconds
         fair.done(batch)
 
-    add(fair, *(sender.change("flood", f"p{n}", 1) for n in range(7 * BURST)))
+    add(fair, *(sender.change("flood", f"p{n}", 1) for n in range(BATCH + 6 * BURST)))
     handle(0.05)
     assert fair.wait == 0  # it is alone
     add(fair, sender.change("calm", "p", 1))
@@ -132,8 +148,10 @@ def test_q9_a_buffer_that_fills_up_ends_all_cooldowns(sender: Sender):
     add(fair, sender.change("calm", "p", 1))
     add(fair, *(sender.change("flood", f"p{n}", 1) for n in range(fair.capacity)))
     assert fair.capacity <= 0
-    fair.done(fair.take())
-    fair.done(fair.take())
+    calm, flood = fair.take(), fair.take()
+    assert (len(calm), len(flood)) == (1, SHARED), "what does not fit is overtaken by nobody"
+    fair.done(calm)
+    fair.done(flood)
     assert len(fair.take()) == BURST
 
 

@@ -44,6 +44,7 @@ from fleetbus.snapshot.offsets.checkpoint_store import (
     StoreState,
     claimed,
 )
+from fleetbus.snapshot.offsets.handled import Handled
 from fleetbus.snapshot.shards import WrongShards
 from fleetbus_proto.keys import SnapshotKeys
 
@@ -146,8 +147,7 @@ class OffsetCheckpoint:
         self._quiet_until = float("-inf")
         # Generation and offset of the last check: a store that holds less was rolled back.
         self._remembered: tuple[str, Offset] | None = None
-        # The last run of sequences without a hole that this process handled: first and last.
-        self._handled = (0, 0)
+        self._handled = Handled()
         REPLAYS.labels(consumer)
         durable.on_change(self._rebind)
         self._rebind()
@@ -165,16 +165,11 @@ class OffsetCheckpoint:
         return self._settled.is_set()
 
     def note(self, sequences: Sequence[int]) -> None:
-        """Record messages that this process has handled, in stream order.
+        """Record messages that this process has handled, in any order.
 
         Only this proves that messages which left the stream since the last check were handled.
         """
-        start, end = self._handled
-        for sequence in sequences:
-            if sequence > end:
-                start = start if sequence == end + 1 else sequence
-                end = sequence
-        self._handled = (start, end)
+        self._handled.note(sequences)
 
     async def note_break(self) -> None:
         """Count messages that are acknowledged and were not handled, like those of a gap.
@@ -188,7 +183,8 @@ class OffsetCheckpoint:
         durable = self._bound.name
         if durable != self._durable:
             self._durable = durable
-            self._remembered, self._handled = None, (0, 0)
+            self._remembered = None
+            self._handled.clear()
             if durable:
                 GAPS.labels(durable)
         self._wake.set()
@@ -223,7 +219,8 @@ class OffsetCheckpoint:
         seen = await self._store.read(durable or self._consumer)
         if seen.generation is None:
             self._settled.clear()
-            self._remembered, self._handled = None, (0, 0)
+            self._remembered = None
+            self._handled.clear()
             await self._on_loss(Loss.CONTENT, "the store is empty")
             return
         if not durable:
@@ -267,10 +264,10 @@ class OffsetCheckpoint:
             else:
                 # Rolled back and grown again since; or killed before acknowledgements were on disk.
                 log.warning("acknowledgements_lost", durable=durable)
-            self._handled = (0, 0)
+            self._handled.clear()
             await self._write(durable, seen, found.mark, breaks=1)
             return
-        handled = self._handled_after(held.low)
+        handled = self._handled.end_after(held.low)
         low = max(handled, found.mark.low)
         if found.first > handled + 1:
             if time.monotonic() >= self._quiet_until:
@@ -300,10 +297,6 @@ class OffsetCheckpoint:
             GAPS.labels(durable).inc()
         self._quiet_until = time.monotonic() + self._ask_again_after.total_seconds()
 
-    def _handled_after(self, low: int) -> int:
-        start, end = self._handled
-        return max(low, end) if start <= low + 1 else low
-
     async def _begin(
         self, durable: str, seen: StoreState, found: BusState, *, is_lost: bool
     ) -> None:
@@ -332,7 +325,7 @@ class OffsetCheckpoint:
         async with claimed(self._redis, self._beside.claim) as is_ours:
             if not is_ours:
                 return  # another process of this consumer does it
-            self._handled = (0, 0)
+            self._handled.clear()
             found = await self._states.read(durable)
             if found is None or seen.offset is None:
                 return
