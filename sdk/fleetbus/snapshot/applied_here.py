@@ -10,10 +10,12 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from fleetbus.snapshot.outcomes import STANDING, ApplyOutcome, ApplyResult, CompletedEpoch
 from fleetbus.store.connection import StoreEmpty
+from fleetbus_proto.subjects import Verb
 
 if TYPE_CHECKING:
     from fleetbus.snapshot.write import SnapshotWriter
@@ -65,6 +67,8 @@ class AppliedHere:
         self._notes: dict[_Place, _Note] = {}
         # What is on its way to the store; done, and never failed, once that is over.
         self._writes: dict[tuple[_Place, _State], asyncio.Future[None]] = {}
+        # When `ensure` was last called for an event, by resource.
+        self._ensured: dict[str, float] = {}
         self._on_completed: Callable[[CompletedEpoch], None] = _ignore
 
     def on_completed(self, listener: Callable[[CompletedEpoch], None]) -> None:
@@ -82,6 +86,8 @@ class AppliedHere:
             StoreFull: as `SnapshotWriter.apply`.
             redis.exceptions.RedisError: as `SnapshotWriter.apply`.
         """
+        now = time.monotonic()
+        self._ensured |= {event.resource_key: now for event in events}
         result = await self.apply(events)
         for epoch in result.completed:
             self._on_completed(epoch)
@@ -91,6 +97,14 @@ class AppliedHere:
             for event, outcome in zip(events, result.outcomes, strict=True)
             if outcome in STANDING and self._is_noted(event, since)
         ]
+
+    def is_ensured(self, event: Event) -> bool:
+        """Whether the controllers of this process are about to write an event, if nobody else does.
+
+        They have written others of its resource a moment ago.
+        """
+        at = self._ensured.get(event.resource_key, -inf)
+        return event.verb is not Verb.LISTED and at >= time.monotonic() - self._kept
 
     async def apply(self, events: Sequence[Event]) -> ApplyResult:
         """Write those events that were not written a moment ago.

@@ -44,6 +44,7 @@ from fleetbus_reconciler.list_grants.granter import Granter
 from fleetbus_reconciler.projector.audit_evaluator import AuditEvaluator
 from fleetbus_reconciler.projector.bus_resources import BusResources
 from fleetbus_reconciler.projector.clock_skew import ClockSkew
+from fleetbus_reconciler.projector.held_buffer import HeldBuffer, skip_nothing
 from fleetbus_reconciler.projector.loss_recovery import LossRecovery, update_stream_metrics
 from fleetbus_reconciler.projector.prior_states import PriorStatePublisher
 from fleetbus_reconciler.projector.projector import Projector
@@ -178,12 +179,17 @@ async def _consume(parts: _Parts, turn: Callable[[], None]) -> None:
             raise
         note(deliveries)
 
+    applied = parts.applied
+    if applied is None:
+        buffer = FairBuffer(is_skippable=skip_nothing, concurrency=1)
+    else:
+        buffer = HeldBuffer(applied.is_ensured)
     consumer = Consumer(
         parts.bus,
         stream=STREAM,
         durable=PROJECTOR,
         handle=handle,
-        buffer=FairBuffer(is_skippable=lambda _older, _newer: False, concurrency=1),
+        buffer=buffer,
         on_turn=turn,
     )
     while not any(map(open_shard, range(parts.keys.shards))):

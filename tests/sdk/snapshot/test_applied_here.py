@@ -171,3 +171,16 @@ async def test_the_number_of_notes_is_limited(redis: Redis):
     assert len(written.calls) == 1
     await written.applied.apply(events)
     assert written.calls == [events, events[:1]]
+
+
+async def test_events_are_expected_of_controllers_that_wrote_others_a_moment_ago(redis: Redis):
+    written = await set_up(redis, kept=SHORT)
+    pods, secrets = EU.added("b", 8), Source(cluster="eu1", resource="secrets").added("s", 8)
+    assert not written.applied.is_ensured(pods), "a change that is alone waits for nobody"
+    await written.applied.apply([EU.added("a", 6)])
+    assert not written.applied.is_ensured(pods), "written by the projector"
+    await written.applied.ensure([EU.added("a", 7)])
+    assert written.applied.is_ensured(pods)
+    assert not written.applied.is_ensured(secrets)
+    assert not written.applied.is_ensured(EU.listed("b", 8)), "lists are the projector's"
+    await eventually(lambda: not written.applied.is_ensured(pods))
