@@ -80,7 +80,7 @@ async def test_p8_an_object_that_leaves_the_selection_while_its_controller_is_la
     rig.clusters["a"].create(PODS, pod("p", labels={"app": "web"}), "default")
     await eventually(lambda: good.of("a", "default", "p"), SOON)
     rig.clusters["a"].patch(PODS, "default", "p", {"metadata": {"labels": {"app": "db"}}})
-    await eventually(lambda: len(waiting) == 2, SOON)  # the projector, and the reader
+    await eventually(lambda: waiting, SOON)  # for the projector and the reader
     slow_map.may_answer.set()
     await eventually(lambda: len(slow.runs) == 1, SOON)
 
