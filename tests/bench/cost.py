@@ -161,15 +161,15 @@ async def with_further_controllers(
     } | {"first": round(spent[""], 3)}
 
 
-def read_counts(notes: Path) -> list[list[tuple[float, int, int, int]]]:
-    """Read from each worker: times, and runs, turns and sends until then."""
+def read_counts(notes: Path) -> list[list[tuple[float, ...]]]:
+    """Read from each worker: times, and runs, turns, sends and more until then."""
     return [json.loads(path.read_text())["counts"] for path in notes.glob("*.json")]
 
 
 def describe(
     window: Window,
     latencies: list[tuple[float, float]],
-    counts: list[list[tuple[float, int, int, int]]],
+    counts: list[list[tuple[float, ...]]],
 ) -> dict[str, Any]:
     seconds = window.end - window.begin
     row: dict[str, Any] = {
@@ -194,9 +194,7 @@ def describe(
     }
 
 
-def per_run(
-    window: Window, counts: list[list[tuple[float, int, int, int]]]
-) -> dict[str, float | None]:
+def per_run(window: Window, counts: list[list[tuple[float, ...]]]) -> dict[str, float | None]:
     total = [0, 0, 0]
     for of_one in counts:
         inside = [sample for sample in of_one if window.begin <= sample[0] < window.end]

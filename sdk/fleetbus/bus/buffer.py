@@ -117,11 +117,15 @@ class FifoBuffer:
     """One batch after the other, in stream order."""
 
     concurrency = 1
-    wait = inf
 
     def __init__(self) -> None:
         self._waiting: deque[Buffered] = deque()
         self._bytes = 0
+
+    @property
+    def wait(self) -> float:
+        """See `Buffer`."""
+        return 0.0 if self._waiting else inf
 
     @property
     def capacity(self) -> int:

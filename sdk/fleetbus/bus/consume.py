@@ -178,10 +178,9 @@ class Consumer:
             self._busy[id(batch)] = None
             group.create_task(self._work(batch), name=f"handle {self._durable}")
         wait = self._buffer.wait if self._has_free_slot else inf
-        due = max(0.0, min(self._acks_due, self._progress_due) - time.monotonic())
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(wait, due)):
-                await self._wakeup.wait()
+        if wait < inf:
+            asyncio.get_running_loop().call_later(wait, self._wakeup.set)
+        await self._wakeup.wait()
 
     async def _work(self, batch: Sequence[Buffered]) -> None:
         """Handle one batch and acknowledge it."""
@@ -194,7 +193,8 @@ class Consumer:
         self._batches += 1
         self._report_turn(batch)
         del self._busy[id(batch)]
-        self._wakeup.set()
+        if self._buffer.wait != inf or self._outstanding < PULL // 2:
+            self._wakeup.set()
         if unfinished:
             await asyncio.gather(*{t for each in unfinished for t in each.delivery.unfinished})
             for buffered in unfinished:
@@ -214,8 +214,10 @@ class Consumer:
         """Acknowledge soon. If this process dies first, the message comes again (rule B7)."""
         if not self._acks:
             self._acks_due = time.monotonic() + ACK_WITHIN.total_seconds()
-            self._wakeup.set()
+            asyncio.get_running_loop().call_later(ACK_WITHIN.total_seconds(), self._wakeup.set)
         self._acks.append((reply, body))
+        if len(self._acks) == _ACKS:
+            self._wakeup.set()
 
     def _report_progress(self) -> None:
         """Keep messages that wait here for long from being delivered to others.
@@ -229,6 +231,7 @@ class Consumer:
                     self._ack(reply, _IN_PROGRESS)
         self._waiting, self._batches = frozenset(waiting), 0
         self._progress_due = time.monotonic() + self._progress_every
+        asyncio.get_running_loop().call_later(self._progress_every, self._wakeup.set)
 
     async def _send_acks(self) -> None:
         acks, self._acks, self._acks_due = self._acks, [], inf

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, cast
 
@@ -192,6 +192,9 @@ def _raised(reply: Any) -> Any:
     return reply
 
 
+_pack: Final = cast("Callable[[Any], bytes]", hiredis.pack_command)
+
+
 def pack(words: Iterable[Any]) -> bytes:
     """Encode one command; its name may have several words.
 
@@ -200,6 +203,6 @@ def pack(words: Iterable[Any]) -> bytes:
     """
     name, *arguments = words
     try:
-        return cast("bytes", hiredis.pack_command(cast("Any", (*name.split(), *arguments))))
+        return _pack((*name.split(), *arguments))
     except TypeError as e:
         raise errors.DataError(str(e)) from e

@@ -3,7 +3,8 @@
 redis-py borrows a connection for each command, writes, reads and switches tasks several times,
 which costs a process two to eight times what the command itself does. Here the commands of all
 tasks that are ready to run are sent in one write, those that come while answers are outstanding in
-the next, and answers belong to commands by their order. redis-py still makes the connections:
+the next, and answers belong to commands by their order. While they come one by one, each is sent at
+once: to wait for others would cost a turn of the event loop. redis-py still makes the connections:
 addresses, TLS, authentication and the handshake.
 """
 
@@ -64,6 +65,8 @@ class SharedConnection(asyncio.Protocol):
         self._waiting: deque[Command] = deque()
         self._outstanding: deque[Command] = deque()
         self._is_scheduled = False
+        self._is_lone = False
+        """Whether the last answer was to one command alone: then the next one probably is, too."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_connecting = False
         self._connection: AbstractConnection | None = None
@@ -83,7 +86,10 @@ class SharedConnection(asyncio.Protocol):
     def add(self, command: Command) -> None:
         """Send a command, in one write with others that are added until this loop turn ends."""
         self._waiting.append(command)
-        self._schedule()
+        if self._is_lone and not self._is_scheduled:
+            self._send()
+        else:
+            self._schedule()
 
     def _schedule(self) -> None:
         if not (self._is_scheduled or self._is_connecting or self._outstanding):
@@ -106,23 +112,23 @@ class SharedConnection(asyncio.Protocol):
 
     def _watch(self) -> None:
         """Note that an answer is due. One timer per minute, not one per command."""
-        loop = cast("asyncio.AbstractEventLoop", self._loop)
-        self._active_at = loop.time()
+        self._active_at = time.monotonic()
         if self._watchdog is None:
+            loop = cast("asyncio.AbstractEventLoop", self._loop)
             self._watchdog = loop.call_later(self._answer_within, self._check_answers)
 
     def is_silent(self, since: timedelta) -> bool:
         """Whether an answer is due, and nothing has come for so long."""
-        if not self._outstanding or self._loop is None:
+        if not self._outstanding:
             return False
-        return self._loop.time() - self._active_at > since.total_seconds()
+        return time.monotonic() - self._active_at > since.total_seconds()
 
     def _check_answers(self) -> None:
         self._watchdog = None
         if not self._outstanding:
             return
         loop = cast("asyncio.AbstractEventLoop", self._loop)
-        left = self._active_at + self._answer_within - loop.time()
+        left = self._active_at + self._answer_within - time.monotonic()
         if left > 0:
             self._watchdog = loop.call_later(left, self._check_answers)
         else:
@@ -142,8 +148,9 @@ class SharedConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Settle the commands whose replies are complete."""
-        self._active_at = cast("asyncio.AbstractEventLoop", self._loop).time()
+        self._active_at = time.monotonic()
         replies = self._replies
+        outstanding = len(self._outstanding)
         try:
             replies.feed(data)
             while (reply := replies.gets()) is not _INCOMPLETE:
@@ -153,9 +160,10 @@ class SharedConnection(asyncio.Protocol):
             self._disconnect(errors.InvalidResponse("the store sent what is no reply"))
             return
         if not self._outstanding:
+            self._is_lone = outstanding == 1
             if self._is_stale:
                 self._disconnect(errors.ConnectionError("the store wants another connection"))
-            else:
+            elif self._waiting or not self._is_lone:
                 # After the tasks that these answers wake: their next commands need no other turn.
                 self._schedule()
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from importlib import resources
-from itertools import zip_longest
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -27,7 +26,7 @@ from fleetbus.workqueue.queue import check_trace
 from fleetbus_proto import keys
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     import redis
     import redis.asyncio
@@ -143,7 +142,8 @@ class Call:
         Raises:
             QueueUnavailableError: the store did not answer, or refused.
         """
-        run = cast("Callable[..., Awaitable[Any]]", redis.execute_command)
+        client: Any = redis
+        run = client.execute_command
         try:
             with cancellable():  # redis-py sends under asyncio.wait_for
                 try:
@@ -196,8 +196,8 @@ class Transitions:
             ending: leases that end before.
         """
         fields: list[str | bytes | int] = [len(items), len(records.values)]
-        for add, number in zip_longest(items, objects, fillvalue=0):
-            fields += (*self._add_fields(cast("Add", add)), number)
+        for at, add in enumerate(items):
+            fields += (*self._add_fields(add), objects[at] if objects else 0)
         fields += (*records.values, *self._ending_fields(ending), *taking)
         return self._call("add", *fields, keys=(*ending.keys, *records.keys))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import json
 import os
 import pathlib
 import selectors
 import socket
+import sys
 import time
 from typing import Any
 
@@ -19,18 +21,18 @@ _NOTE_EVERY = 0.1
 
 latencies: list[tuple[float, float]] = []
 """When the object was changed, and the seconds until its reconcile started."""
-counts: list[tuple[float, int, int, int]] = []
-"""The time, and until then: runs, turns of the event loop, sends."""
+counts: list[tuple[float, int, int, int, int, int]] = []
+"""The time, and until then: runs, turns of the event loop, sends, calls, callbacks of the loop."""
 
 bench = fleetbus.Controller("bench", concurrency=32)
 bench.watch(PODS)
 
 
 class Counters:
-    """Counts turns of event loops and sends in this process."""
+    """Counts what event loops, sockets and, if it is asked for, the interpreter do here."""
 
     def __init__(self) -> None:
-        self.runs = self.turns = self.sends = 0
+        self.runs = self.turns = self.sends = self.calls = self.callbacks = 0
 
     def install(self) -> None:
         """From now on."""
@@ -47,10 +49,27 @@ class Counters:
         selectors.EpollSelector.select = counted_select  # type: ignore[method-assign]
         socket.socket.send = counted_send  # type: ignore[method-assign]
 
+    def install_profile(self) -> None:
+        """Count calls of functions, also of those in C, and callbacks: this slows the process."""
+        run = asyncio.Handle._run
+
+        def counted_run(handle: Any) -> Any:
+            self.callbacks += 1
+            return run(handle)
+
+        def count_call(_frame: Any, event: str, _function: Any) -> None:
+            if event in ("call", "c_call"):
+                self.calls += 1
+
+        asyncio.Handle._run = counted_run  # type: ignore[method-assign]
+        sys.setprofile(count_call)
+
 
 counters = Counters()
 if os.environ.get("BENCH_COUNT"):
     counters.install()
+if os.environ.get("BENCH_COUNT") == "calls":
+    counters.install_profile()
 
 
 @bench.reconcile
@@ -64,7 +83,8 @@ async def note(request: fleetbus.Request, fleet: fleetbus.Fleet) -> None:
         latencies.append((changed, started - changed))
     counters.runs += 1
     if not counts or started - counts[-1][0] > _NOTE_EVERY:
-        counts.append((started, counters.runs, counters.turns, counters.sends))
+        of_loop = (counters.turns, counters.sends, counters.calls, counters.callbacks)
+        counts.append((started, counters.runs, *of_loop))
 
 
 def add_further(kind: str, number: int) -> None:
