@@ -256,7 +256,7 @@ class FairBuffer:
             if len(queue.slots) >= burst:
                 if not batch:
                     return self._serve(queue, burst)
-            elif len(batch) + len(queue.slots) <= SHARED:
+            elif not batch or len(batch) + len(queue.slots) <= SHARED:
                 batch += self._serve(queue, burst)
         return batch
 

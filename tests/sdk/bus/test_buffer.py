@@ -370,3 +370,11 @@ def test_what_comes_again_while_it_is_unfinished_takes_no_room(sender: Sender) -
     assert fair.unhandled() == []
     fair.add(dataclasses.replace(late))
     assert len(fair.take()) == 1, "it was not acknowledged in time"
+
+
+@pytest.mark.parametrize("number", [1, SHARED, SHARED + 1, BATCH - 1, BATCH, BATCH + 1])
+def test_a_cluster_that_is_alone_waits_for_no_further_message(sender: Sender, number: int):
+    buffer = FairBuffer()
+    for each in range(number):
+        buffer.add(sender.change("calm", f"pod-{each}", 1))
+    assert len(buffer.take()) == min(number, BATCH)
