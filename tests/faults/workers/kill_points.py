@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from faults.rig.armed import Armed, die
@@ -37,7 +37,7 @@ def _after(armed: Armed, owner: type, method: str, point: str) -> None:
 
     async def wrapped(*arguments: Any, **more: Any) -> Any:
         answer = await inner(*arguments, **more)
-        if answer != [] or method != "_take_now":
+        if answer != [] or method != "_read_taken":
             armed.reach(point)
         return answer
 
@@ -45,14 +45,20 @@ def _after(armed: Armed, owner: type, method: str, point: str) -> None:
 
 
 def _while_taking(armed: Armed) -> None:
-    inner = RedisQueue._take_now
+    """In calls that take, or that take besides for whoever waits."""
+    for method in ("_take_now", "_send_taking"):
+        _while_sending(armed, method)
+
+
+def _while_sending(armed: Armed, method: str) -> None:
+    inner = getattr(RedisQueue, method)
 
     async def wrapped(self: RedisQueue, *arguments: Any, **more: Any) -> Any:
         if armed.is_at("take-sent"):
             asyncio.get_running_loop().call_later(_ANSWER_SECONDS, die)
         return await inner(self, *arguments, **more)
 
-    RedisQueue._take_now = wrapped
+    setattr(RedisQueue, method, wrapped)
 
 
 def _on_the_bus(armed: Armed) -> None:
@@ -68,14 +74,23 @@ def _around_the_end(armed: Armed) -> None:
     for method in ("retry", "forget", "requeue_after"):
         _before(armed, RedisQueue, method, "before-outcome")
         _after(armed, RedisQueue, method, "after-outcome")
-    _before(armed, RedisStore, "end_next", "before-done")
-    _after(armed, RedisStore, "end_next", "after-done")
+    inner = RedisStore._end_with
+
+    async def wrapped(self: RedisStore, runs: Sequence[Any], send: Any) -> Any:
+        if runs:
+            armed.reach("before-done")
+        answer = await inner(self, runs, send)
+        if runs:
+            armed.reach("after-done")
+        return answer
+
+    RedisStore._end_with = wrapped
 
 
 def wrap(armed: Armed) -> None:
     """Put all points in."""
     _while_taking(armed)
-    _after(armed, RedisQueue, "_take_now", "taken")
+    _after(armed, RedisQueue, "_read_taken", "taken")
     _on_the_bus(armed)
     _around_the_end(armed)
     _after(armed, RedisQueue, "reap", "reaped")
