@@ -222,6 +222,8 @@ class Worker:
         if running := self._running.get(id(lease)):
             running.is_lost = True
             running.task.cancel("lease lost")
+            # It does not release itself if it has not begun; and if no slot is free, nobody looks.
+            running.task.add_done_callback(lambda _: self._release_ended())
 
     # --- one item ---------------------------------------------------------------------------------
 

@@ -1,9 +1,10 @@
-"""A lease whose time is over before its run begins is given back (rule Q5)."""
+"""A lease that is over before its run begins is given back (rule Q5)."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
@@ -14,7 +15,7 @@ from redis.asyncio import Redis
 
 from fleetbus.reconcile import Request
 from fleetbus.run.current import current_run
-from fleetbus.workqueue import Add, RedisQueue
+from fleetbus.workqueue import Add, Heartbeat, RedisQueue
 from fleetbus.workqueue.queue import Lease, Room
 from support.eventually import eventually
 from support.rigs.worker import FIRST, POLICY, SECOND, Notes, is_empty, working
@@ -57,3 +58,29 @@ async def test_q5_no_run_begins_under_a_lease_that_is_over_or_nearly_and_its_req
             await eventually(lambda: {FIRST, SECOND} <= set(notes.finished))
             await eventually(lambda: is_empty(queue))
     assert holds == [True, True]
+
+
+class LostAtOnce(Heartbeat):
+    """Its thread finds the first lease lost before the task of the run has had a turn."""
+
+    def __init__(self, *arguments: Any, on_lost: Callable[[Lease], None], **more: Any) -> None:
+        super().__init__(*arguments, on_lost=on_lost, **more)
+        self.report, self.is_first = on_lost, True
+
+    def hold(self, leases: Iterable[Lease], *, at_most: timedelta | None = None) -> None:
+        leases = list(leases)
+        super().hold(leases, at_most=at_most)
+        for lease in leases if self.is_first else ():
+            asyncio.get_running_loop().call_soon(self.report, lease)
+        self.is_first = False
+
+
+async def test_q5_a_lease_that_is_lost_before_its_run_begins_frees_the_only_slot(
+    redis: Redis, valkey_url: str
+) -> None:
+    notes = Notes()
+    async with aclosing(RedisQueue(redis, "copier", policy=POLICY)) as queue:
+        await queue.add([Add(FIRST), Add(SECOND)])
+        async with working(queue, valkey_url, notes, heartbeat=LostAtOnce, concurrency=1):
+            await eventually(lambda: {FIRST, SECOND} <= set(notes.finished))
+            await eventually(lambda: is_empty(queue))

@@ -91,6 +91,7 @@ async def working(
     function: Callable[..., Any],
     *,
     on_stuck: Callable[[Lease], None] = end_process,
+    heartbeat: type[Heartbeat] = Heartbeat,
     patience: Patience = USUAL,
     watch: Mapping[str, Any] | None = None,
     record_on: Redis | None = None,
@@ -108,7 +109,7 @@ async def working(
         queue,
         redis=record_on or redis,
         reader=reader,
-        make_heartbeat=lambda lost: Heartbeat(
+        make_heartbeat=lambda lost: heartbeat(
             connect_blocking(url, queue.policy),
             "copier",
             policy=queue.policy,
