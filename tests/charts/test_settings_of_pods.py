@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fleetbus.process.log_levels import read_levels
 from fleetbus.process.settings import SharedSettings, load_settings
 from fleetbus_archiver.settings import ArchiverSettings
 from fleetbus_distributor.settings import DistributorSettings
@@ -155,3 +156,23 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert():
         assert url.endswith(f"docs/operations/alerts.md#{one['alert'].lower()}")
         assert one["labels"]["severity"] in ("info", "warning", "critical")
     assert "@BUCKET@" not in json.dumps(rule)
+
+
+def test_a_change_of_a_log_level_restarts_no_pod_and_is_in_the_file_that_pods_follow():
+    louder = {
+        **VALUES["everything"],
+        "log": {"level": "warning", "controllers": {"copier": "debug"}},
+    }
+    before, after = render(VALUES["everything"]), render(louder)
+    assert of_kind(before, "Deployment", "StatefulSet") == of_kind(
+        after, "Deployment", "StatefulSet"
+    )
+    levels = find(after, "ConfigMap", "fb-fleetbus-log")["data"]["levels.yaml"]
+    assert read_levels(levels, "levels.yaml") == ("warning", {"copier": "debug"})
+    for deployment in of_kind(after, "Deployment"):
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        (file,) = [v["value"] for v in container["env"] if v["name"] == "FLEETBUS_LOG_LEVELS_FILE"]
+        folder = file.removesuffix("/levels.yaml")
+        mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        volumes = {v["name"]: v for v in deployment["spec"]["template"]["spec"]["volumes"]}
+        assert volumes[mounts[folder]]["configMap"] == {"name": "fb-fleetbus-log"}

@@ -1,7 +1,7 @@
 {{/* The environment and volumes of one component. Takes [context, component]. */}}
 {{- define "fleetbus.environment" -}}
 {{- $ := index . 0 -}}{{- $c := index . 1 -}}
-{{- $env := dict "FLEETBUS_LOG_LEVEL" $.Values.log.level "FLEETBUS_LOG_FORMAT" $.Values.log.format "FLEETBUS_HEALTH_PORT" "8080" -}}
+{{- $env := dict "FLEETBUS_LOG_LEVELS_FILE" "/etc/fleetbus/log/levels.yaml" "FLEETBUS_LOG_FORMAT" $.Values.log.format "FLEETBUS_HEALTH_PORT" "8080" -}}
 {{- if $c.nats -}}
 {{- $_ := set $env "FLEETBUS_NATS_URL" (include "fleetbus.natsUrl" $) -}}
 {{- /* Also for `kubectl exec … fleetbus`, which has no other inbox with the login of its pod. */ -}}
@@ -88,6 +88,9 @@
 {{- $ := index . 0 -}}{{- $c := index . 1 -}}
 - name: tmp
   emptyDir: {sizeLimit: 64Mi}
+- name: log
+  configMap:
+    name: {{ include "fleetbus.name" (list $ "log") }}
 {{- range $kind := list "nats" "redis" }}
 {{- if hasKey $c $kind }}
 {{- $store := ternary $.Values.valkey $.Values.nats (eq $kind "redis") }}

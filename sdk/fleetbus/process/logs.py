@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Final, Literal, TextIO, get_args
+from typing import Final, Literal, TextIO
 
 import structlog
 
-from fleetbus.errors import ConfigError
 from fleetbus.process.error_text import render
+from fleetbus.process.log_levels import LEVELS, check_level
 from fleetbus.process.printer import printable, printable_lines
 from fleetbus.process.redact import without_secret_words
 
@@ -50,7 +50,6 @@ _COMMON: Final[tuple[structlog.typing.Processor, ...]] = (
     _hide_secrets,
 )
 LogFormat = Literal["json", "text"]
-LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class _PrintableRenderer(structlog.dev.ConsoleRenderer):
@@ -81,9 +80,7 @@ def set_up_logs(log_format: LogFormat = "json", level: str = "info") -> None:
     Raises:
         ConfigError: the level is unknown.
     """
-    if level not in get_args(LogLevel):
-        raise ConfigError(f"log level {level!r} is not one of {', '.join(get_args(LogLevel))}")
-    threshold = logging.getLevelNamesMapping()[level.upper()]
+    threshold = check_level(level)
     render: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()
         if log_format == "json"
@@ -95,11 +92,11 @@ def set_up_logs(log_format: LogFormat = "json", level: str = "info") -> None:
         )
     )
     structlog.configure(
-        processors=[*_COMMON, render],
-        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        processors=[_COMMON[0], LEVELS.drop_quiet, *_COMMON[1:], render],
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=False,
     )
+    LEVELS.set(threshold)
     logging.basicConfig(level=logging.WARNING, handlers=[standard_handler(render, sys.stderr)])
 
 

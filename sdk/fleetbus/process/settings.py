@@ -19,7 +19,8 @@ from fleetbus.process.access.nats import NatsAccess, nats_access
 from fleetbus.process.access.store import StoreAccess, store_access
 from fleetbus.process.close_names import close_names
 from fleetbus.process.durations import parse_duration
-from fleetbus.process.logs import LogFormat, LogLevel
+from fleetbus.process.log_levels import LogLevel
+from fleetbus.process.logs import LogFormat
 
 S = TypeVar("S", bound=BaseSettings)
 log = structlog.get_logger()
@@ -169,6 +170,10 @@ class SharedSettings(AddressSettings):
 
     log_level: LogLevel = "info"
     """`debug`, `info`, `warning` or `error`."""
+
+    log_levels_file: pathlib.Path | None = None
+    """YAML like `{default: info, controllers: {copier: debug}}` in place of `log_level`; a change
+    takes effect while the process runs."""
 
     @model_validator(mode="after")
     def _check_access(self) -> Self:

@@ -12,15 +12,20 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Final
 
+import structlog
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import ProxyTracerProvider, Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from fleetbus.process.error_text import describe, render
+from fleetbus.process.log_levels import LEVELS
 from fleetbus.reconcile import Outcome
+from fleetbus.run.current import current_run
 from fleetbus.workqueue.queue import Lease
 from fleetbus_proto.events import Event
+
+log = structlog.get_logger()
 
 HEADER: Final = "traceparent"
 _SECRETS: Final = "secrets"
@@ -155,6 +160,9 @@ def _note(span: Span, error: BaseException, *, is_quiet: bool) -> None:
 @contextmanager
 def writing(cluster: str, method: str, path: str) -> Generator[None]:
     """Around one write to an API server: its span, a child of the run's."""
+    run = current_run()
+    if run and LEVELS.shows_debug(run.request.controller):
+        log.debug("request_sent", to=cluster, method=method, path=path)
     if not is_traced():
         yield
         return

@@ -25,6 +25,7 @@ from fleetbus.fleet.fleet import Fleet
 from fleetbus.intake.controller_store import ControllerStore, Finished
 from fleetbus.intake.last_runs import describe_run
 from fleetbus.process import metrics
+from fleetbus.process.log_levels import LEVELS
 from fleetbus.process.log_once import LogOnce
 from fleetbus.process.pauses import Pauses
 from fleetbus.reconcile import Outcome
@@ -272,6 +273,10 @@ class Worker:
             cluster = lease.request.cluster if self._fleet.has(lease.request.cluster) else ""
             metrics.count_reconcile(self._controller.name, cluster, outcome)
             last_run = describe_run(self._controller, lease, outcome, run.error, started)
+            if LEVELS.shows_debug(self._controller.name):
+                seconds = round(time.time() - started, 4)
+                trigger = lease.trigger.decode(errors="replace")
+                log.debug("run_ended", outcome=outcome, seconds=seconds, trigger=trigger)
         return Finished(
             lease=lease,
             outcome=outcome,

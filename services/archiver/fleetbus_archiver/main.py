@@ -15,6 +15,7 @@ from fleetbus.bus.connection import connected
 from fleetbus.errors import ArchiveError
 from fleetbus.process.health import Health
 from fleetbus.process.lifecycle import run_service, run_until_stopped
+from fleetbus.process.log_levels import follow_levels
 from fleetbus.process.logs import set_up_logs
 from fleetbus.process.settings import SharedSettings, load_settings, tell_unknown_settings
 from fleetbus_archiver import metrics
@@ -100,5 +101,6 @@ async def _main() -> None:
     shared = load_settings(SharedSettings)
     settings = load_settings(ArchiverSettings)
     set_up_logs(shared.log_format, shared.log_level)
+    levels = shared.log_levels_file
     tell_unknown_settings(ArchiverSettings)
-    await run_until_stopped(archiver=run(settings, shared))
+    await run_until_stopped(archiver=run(settings, shared), levels=follow_levels(levels))

@@ -14,6 +14,7 @@ import uvloop
 from fleetbus.deletions.budget import DeletionBudget
 from fleetbus.process.health import Health
 from fleetbus.process.lifecycle import run_service, run_until_stopped
+from fleetbus.process.log_levels import follow_levels
 from fleetbus.process.logs import set_up_logs
 from fleetbus.process.settings import SharedSettings, load_settings, tell_unknown_settings
 from fleetbus.worker.connections import connect
@@ -124,5 +125,6 @@ async def _main() -> None:
     shared = load_settings(SharedSettings)
     settings = load_settings(DistributorSettings)
     set_up_logs(shared.log_format, shared.log_level)
+    levels = shared.log_levels_file
     tell_unknown_settings(DistributorSettings)
-    await run_until_stopped(distributor=run(shared, settings))
+    await run_until_stopped(distributor=run(shared, settings), levels=follow_levels(levels))

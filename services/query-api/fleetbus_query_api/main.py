@@ -14,6 +14,7 @@ import uvloop
 from fleetbus.clusters.registry import Clusters
 from fleetbus.process.health import Health
 from fleetbus.process.lifecycle import run_service, run_until_stopped
+from fleetbus.process.log_levels import follow_levels
 from fleetbus.process.logs import set_up_logs
 from fleetbus.process.settings import (
     SharedSettings,
@@ -126,5 +127,6 @@ async def _main() -> None:
     shared = load_settings(SharedSettings)
     settings = load_settings(QueryApiSettings)
     set_up_logs(shared.log_format, shared.log_level)
+    levels = shared.log_levels_file
     tell_unknown_settings(QueryApiSettings)
-    await run_until_stopped(query_api=run(shared, settings))
+    await run_until_stopped(query_api=run(shared, settings), levels=follow_levels(levels))

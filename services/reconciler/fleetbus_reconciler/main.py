@@ -14,6 +14,7 @@ from fleetbus.controller.load import distinct, load_controllers
 from fleetbus.errors import ConfigError
 from fleetbus.process.health import Health
 from fleetbus.process.lifecycle import run_service, run_until_stopped
+from fleetbus.process.log_levels import follow_levels
 from fleetbus.process.logs import set_up_logs
 from fleetbus.process.settings import SharedSettings, load_settings, tell_unknown_settings
 from fleetbus.snapshot.applied_here import AppliedHere
@@ -121,5 +122,6 @@ async def _main(modules: Sequence[str]) -> None:
     shared = load_settings(SharedSettings)
     settings = load_settings(ReconcilerSettings, modules=list(modules) or None)
     set_up_logs(shared.log_format, shared.log_level)
+    levels = shared.log_levels_file
     tell_unknown_settings(ReconcilerSettings)
-    await run_until_stopped(reconciler=run(settings, shared))
+    await run_until_stopped(reconciler=run(settings, shared), levels=follow_levels(levels))

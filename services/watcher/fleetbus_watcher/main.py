@@ -26,6 +26,7 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig, wait_for_kube_config
 from fleetbus.process.health import Health
 from fleetbus.process.lifecycle import run_service, run_until_stopped
+from fleetbus.process.log_levels import follow_levels
 from fleetbus.process.logs import set_up_logs
 from fleetbus.process.settings import SharedSettings, load_settings, tell_unknown_settings
 from fleetbus_watcher import metrics
@@ -325,12 +326,16 @@ async def _main(argv: Sequence[str] | None) -> None:
     settings = load_settings(WatcherSettings, **options)
     pool = load_settings(PoolSettings)
     set_up_logs(shared.log_format, shared.log_level)
+    levels = shared.log_levels_file
     # A misspelt setting that redacts something would leave it visible.
     tell_unknown_settings(WatcherSettings, PoolSettings)
     if is_pool:
-        await run_until_stopped(watcher=run_pool(settings, pool, shared))
+        await run_until_stopped(
+            watcher=run_pool(settings, pool, shared),
+            levels=follow_levels(levels),
+        )
     else:
-        await run_until_stopped(watcher=run(settings, shared))
+        await run_until_stopped(watcher=run(settings, shared), levels=follow_levels(levels))
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
