@@ -212,6 +212,30 @@ async def test_the_projector_is_hosted_where_the_fleet_has_none_and_leaves_when_
     assert not desk.has_said("projector_started")
 
 
+@pytest.mark.timeout(600)  # as above
+async def test_the_projector_that_ended_with_its_terminal_goes_on_in_the_other_one(
+    open_rig: OpenRig, tmp_path: pathlib.Path
+) -> None:
+    rig = await open_rig("a", resources=(MAPS,))
+    rig.start_watcher("a")
+    desk = Desk(rig, tmp_path)
+    desk.write("words_of_the_test.py", "VERSION = 1\n")
+    desk.write("controller.py", CONTROLLER)
+    rig.clusters["a"].create(MAPS, {"metadata": {"name": "o"}}, "default")
+    async with desk.run("--no-reload") as first:
+        await eventually(lambda: desk.has_said("projector_started"), WITHIN)
+        await eventually(lambda: desk.last_turns() == {"o": ""}, WITHIN)
+        desk.said.clear()
+        async with desk.run("--no-reload"):
+            await eventually(lambda: desk.has_said("controllers_started"), WITHIN)
+            first.send_signal(signal.SIGTERM)
+            assert await asyncio.wait_for(first.wait(), WITHIN.total_seconds()) == 0
+            rig.clusters["a"].patch(MAPS, "default", "o", {"data": {"turn": "alone"}})
+            await eventually(lambda: desk.last_turns() == {"o": "alone"}, WITHIN)
+            await eventually(lambda: desk.has_said("projector_started"), WITHIN)
+            await rig.quiet("noter")
+
+
 @each_row(
     ("ending", "handler", "status"),
     [

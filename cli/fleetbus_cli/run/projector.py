@@ -5,7 +5,10 @@ The service that has the projector is found as a plug-in: the command line impor
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from datetime import timedelta
 from importlib.metadata import entry_points
 from typing import Any, Final, TypeAlias
 
@@ -23,10 +26,15 @@ from fleetbus.worker.connections import Connections
 
 log = structlog.get_logger()
 
-RunProjector: TypeAlias = Callable[[Connections, Health, AppliedHere], Coroutine[Any, Any, None]]
+RunProjector: TypeAlias = Callable[
+    [Connections, Health, AppliedHere | None], Coroutine[Any, Any, None]
+]
 _PROJECTORS: Final = "fleetbus.projectors"
 _NO_STREAM: Final = 10059
 _NOT_HERE: Final = "--no-projector leaves it to others"
+_LOOK_EVERY: Final = timedelta(seconds=5)
+_LOOKS: Final = 3
+"""In a row that find no projector: one that is only restarted keeps its place."""
 
 
 async def lacks_projector(nats: NatsAccess, *, name: str) -> bool:
@@ -50,6 +58,24 @@ async def lacks_projector(nats: NatsAccess, *, name: str) -> bool:
         except BusError as e:
             log.debug("projector_not_looked_for", error=str(e))
             return False
+
+
+async def projector_gone(nats: NatsAccess, *, name: str) -> None:
+    """Return once the projector of the fleet has been gone for a while.
+
+    It may have been in another `fleetbus run`, which has ended.
+
+    Args:
+        nats: where the bus is.
+        name: of the connections.
+    """
+    looks = 0
+    while looks < _LOOKS:
+        await asyncio.sleep(_LOOK_EVERY.total_seconds())
+        is_lacking = False
+        with suppress(BusError):  # while NATS is away nobody is to take anything over
+            is_lacking = await lacks_projector(nats, name=name)
+        looks = looks + 1 if is_lacking else 0
 
 
 def find_projector() -> RunProjector | None:

@@ -26,9 +26,9 @@ from fleetbus.process.settings import (
     tell_unknown_settings,
 )
 from fleetbus.snapshot.applied_here import AppliedHere
-from fleetbus.worker.connections import connect
+from fleetbus.worker.connections import Connections, connect
 from fleetbus.worker.host import check_controllers, run_controllers
-from fleetbus_cli.run.projector import find_projector, lacks_projector
+from fleetbus_cli.run.projector import find_projector, lacks_projector, projector_gone
 from fleetbus_cli.run.reload import ParentPipe, is_child
 from fleetbus_cli.target import Target, resolve_target
 
@@ -51,7 +51,7 @@ def run_modules(
 ) -> int:
     """Run controllers until interrupted, or until the parent process is gone.
 
-    The projector runs in the same process if no other process of the fleet has it, and
+    The projector runs in the same process if no other process of the fleet has it, also later, and
     `may_project` is set; a fleet of `fleetbus dev` starts its own again.
 
     Returns:
@@ -188,6 +188,15 @@ async def _host(
             applied = AppliedHere(connections.writer)
             projector = run_projector(connections, health, applied)
             group.create_task(projector, name="projector")
+        elif may_host and not is_lacking:
+            group.create_task(_replace_projector(connections, health), name="projector")
         hosting = run_controllers(controllers, connections, health, applied=applied)
         group.create_task(hosting, name="controllers")
         log.info("controllers_started", controllers=[c.name for c in controllers])
+
+
+async def _replace_projector(connections: Connections, health: Health) -> None:
+    """Host the projector, apart from the controllers, once the fleet has lost its own."""
+    await projector_gone(connections.settings.nats, name=_NAME)
+    if run_projector := find_projector():
+        await run_projector(connections, health, None)

@@ -95,14 +95,14 @@ async def run_projector(
 
 
 async def run_beside_controllers(
-    connections: Connections, health: Health, applied: AppliedHere
+    connections: Connections, health: Health, applied: AppliedHere | None
 ) -> None:
     """Run the projector in a process of somebody else's controllers, until cancelled.
 
     Args:
         connections: of the process.
         health: where it reports whether it runs.
-        applied: writes events, also for the controllers.
+        applied: writes events, also for the controllers; None if these write for themselves.
 
     Raises:
         ConfigError: a variable FLEETBUS_RECONCILER_… has no value that it may have.
