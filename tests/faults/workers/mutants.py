@@ -70,7 +70,7 @@ def lease_never_extended() -> None:
 
     def confirm(self: Heartbeat, leases: list[Lease]) -> None:
         for lease in leases:
-            if watched := self._watched.get((lease.request, lease.fence)):
+            if watched := self._watched.get(id(lease)):
                 watched.confirmed_until = time.monotonic() + 3600
 
     Heartbeat._extend = confirm
