@@ -47,6 +47,8 @@ this."""
 _MOST_JOINED: Final = 100
 """Runs that end in a call that adds; a script blocks the server while it runs (rule P16)."""
 _PAUSE: Final = timedelta(seconds=1)
+_LAST_WITHIN: Final = timedelta(seconds=2)
+"""Time for the leases that are left when the process stops; an answer may take half a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,10 +270,11 @@ class RedisStore:
                 while self._finished:
                     await self._end_patiently()
         finally:
-            # If the store is away, the reaper of another process recovers them.
-            with contextlib.suppress(QueueUnavailableError):
-                while self._finished:
-                    await self.end_next()
+            # If the store is away or hangs, the reaper of another process recovers them.
+            with contextlib.suppress(QueueUnavailableError, TimeoutError):
+                async with asyncio.timeout(_LAST_WITHIN.total_seconds()):
+                    while self._finished:
+                        await self.end_next()
 
     async def emptied(self, *, within: timedelta) -> None:
         """See `ControllerStore.emptied`."""

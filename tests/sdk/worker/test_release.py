@@ -57,6 +57,23 @@ async def test_q5_a_lease_is_renewed_until_the_store_has_received_the_end_of_its
     assert notes.runs() == 1
 
 
+async def test_a_stop_does_not_wait_for_a_store_that_hangs(valkey_url: str) -> None:
+    async def act(_request: Request) -> None:
+        link.hold()
+
+    notes = Notes(act)
+    async with chaos_link(int(valkey_url.rpartition(":")[2])) as link:
+        slow = Redis.from_url(f"redis://127.0.0.1:{link.port}", socket_timeout=30)
+        queue = RedisQueue(slow, "copier", policy=POLICY)
+        await queue.add([Add(FIRST)])
+        async with working(queue, valkey_url, notes) as worker:
+            await eventually(lambda: notes.finished)
+            worker.stop()
+            await eventually(worker.task.done, within=timedelta(seconds=10))
+        await queue.aclose()
+        await slow.aclose()
+
+
 async def test_q6_the_reaper_comes_often_enough_for_a_short_lease(
     redis: Redis, valkey_url: str
 ) -> None:
