@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Final, Literal, cast
 
 import structlog
-import yaml
 
 from fleetbus.errors import ConfigError
 from fleetbus.process.file_errors import file_problem
@@ -94,6 +93,8 @@ def read_levels(text: str, where: str) -> tuple[LogLevel, Mapping[str, LogLevel]
     Raises:
         ConfigError: it is something else.
     """
+    import yaml  # noqa: PLC0415 -- import cost of commands
+
     try:
         tree: object = yaml.safe_load(text)
     except yaml.YAMLError as e:

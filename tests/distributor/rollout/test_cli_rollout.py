@@ -216,7 +216,7 @@ def test_without_the_package_the_command_line_says_what_to_install(
     with pytest.raises(SystemExit) as ended:
         run_command_line()
     assert ended.value.code == 2
-    assert "pip install fleetbus-distributor" in capsys.readouterr().err
+    assert "pip install 'fleetbus-distributor'" in capsys.readouterr().err
 
 
 async def test_history_shows_why_a_revision_was_made_and_its_images(rig: Rig, desk: Desk):
