@@ -265,6 +265,26 @@ async def test_b17_another_stream_is_no_gap_and_a_break_for_every_consumer(
     assert await looking.breaks(PROJECTOR) == 1
 
 
+async def test_b17_what_a_process_still_held_of_the_stream_before_counts_for_nothing(
+    looking: Looking,
+) -> None:
+    rig = looking.rig
+    await flow(looking)
+    await call_jetstream(rig.bus, f"STREAM.DELETE.{STREAM}")
+    await ensure_stream(rig.bus, StreamLimits(max_bytes=FULL))
+    await ensure_consumer(rig.bus, PROJECTOR, list(STREAM_SUBJECTS))
+    assert await looking.check() == 0
+    looking.watch.note([4, 5])
+    assert await looking.check() == 0
+    await rig.publish(*(SOURCE.modified("a", version) for version in (11, 12, 13)))
+    await handle_all(rig)
+    for _ in range(2):
+        assert await looking.check() == 0
+    low = await rig.redis.hget(SnapshotKeys().offset_checkpoint(0, PROJECTOR), "low")
+    assert int(low or 0) == 3
+    assert await looking.breaks(PROJECTOR) == 1
+
+
 async def test_b17_a_server_that_forgot_what_was_acknowledged_is_a_break_and_no_lost_stream(
     looking: Looking,
 ) -> None:

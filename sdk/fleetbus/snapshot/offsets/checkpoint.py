@@ -250,9 +250,12 @@ class OffsetCheckpoint:
         return "the store was rolled back" if is_same and seen.offset.low < mark.low else ""
 
     async def _compare(self, durable: str, seen: StoreState) -> None:
+        newest = self._handled.newest
         found = await self._states.read(durable)
         if found is None:
             return
+        if newest > found.last:
+            self._handled.clear()  # received before the stream was made again, and handled since
         held = seen.offset
         if held is None:
             await self._begin(durable, seen, found, is_lost=found.has_handled)

@@ -32,6 +32,11 @@ class Handled:
         """Number of runs."""
         return len(self._firsts)
 
+    @property
+    def newest(self) -> int:
+        """The last sequence of all; 0 if there is none."""
+        return self._lasts[-1] if self._lasts else 0
+
     def note(self, sequences: Iterable[int]) -> None:
         """Record messages that were handled."""
         for sequence in sequences:
