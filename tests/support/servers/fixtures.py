@@ -22,6 +22,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from fleetbus.bus.patches.ordered_ping import OrderedPingClient
 from fleetbus_devfleet.processes.servers import (
     NatsServer,
     ServerMissingError,
@@ -156,8 +157,9 @@ def _has_swept(server: NatsServer) -> bool:
 
 @pytest.fixture
 async def nats(nats_url: str) -> AsyncGenerator[Client]:
-    """A client of a NATS without streams."""
-    client = await nats_py.connect(nats_url)
+    """A client of a NATS without streams; its `flush` comes after what was sent before it."""
+    client = OrderedPingClient()
+    await client.connect(nats_url)
     yield client
     await client.close()
 
