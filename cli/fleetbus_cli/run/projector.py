@@ -37,8 +37,10 @@ _LOOKS: Final = 3
 """In a row that find no projector: one that is only restarted keeps its place."""
 
 
-async def lacks_projector(nats: NatsAccess, *, name: str) -> bool:
+async def lacks_projector(nats: NatsAccess, *, name: str) -> bool | None:
     """Whether no process reads the projector's durable, or there is none; yes takes half a second.
+
+    None if the user may not know.
 
     It asks over a connection of its own: a user without the right to ask loses only that one, and
     is not to be the projector either.
@@ -57,7 +59,7 @@ async def lacks_projector(nats: NatsAccess, *, name: str) -> bool:
             return e.code == _NO_STREAM
         except BusError as e:
             log.debug("projector_not_looked_for", error=str(e))
-            return False
+            return None
 
 
 async def projector_gone(nats: NatsAccess, *, name: str) -> None:
@@ -72,7 +74,7 @@ async def projector_gone(nats: NatsAccess, *, name: str) -> None:
     looks = 0
     while looks < _LOOKS:
         await asyncio.sleep(_LOOK_EVERY.total_seconds())
-        is_lacking = False
+        is_lacking = None
         with suppress(BusError):  # while NATS is away nobody is to take anything over
             is_lacking = await lacks_projector(nats, name=name)
         looks = looks + 1 if is_lacking else 0

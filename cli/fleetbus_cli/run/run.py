@@ -180,7 +180,7 @@ async def _host(
     controllers: Sequence[Controller], settings: SharedSettings, may_host: bool
 ) -> None:
     health = Health()
-    is_lacking = may_host and await lacks_projector(settings.nats, name=_NAME)
+    is_lacking = await lacks_projector(settings.nats, name=_NAME) if may_host else None
     async with connect(settings, name=_NAME) as connections, asyncio.TaskGroup() as group:
         group.create_task(connections.clusters.run(), name="clusters")
         applied: AppliedHere | None = None
@@ -188,7 +188,7 @@ async def _host(
             applied = AppliedHere(connections.writer)
             projector = run_projector(connections, health, applied)
             group.create_task(projector, name="projector")
-        elif may_host and not is_lacking:
+        elif is_lacking is False:
             group.create_task(_replace_projector(connections, health), name="projector")
         hosting = run_controllers(controllers, connections, health, applied=applied)
         group.create_task(hosting, name="controllers")
