@@ -7,18 +7,18 @@ from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any, Final, Self, TypeAlias
 
-import aiohttp
 import orjson
 
 from fleetbus import errors
 from fleetbus.kube.connection.breaker import ApiBreaker, name_cluster_in_errors
 from fleetbus.kube.connection.config import KubeConfig
-from fleetbus.kube.connection.credentials import Credentials, explain_refusal
+from fleetbus.kube.connection.http import HttpTransport
 from fleetbus.kube.connection.identity import IdentityCheck
 from fleetbus.kube.connection.liveness import Liveness
-from fleetbus.kube.connection.parameters import Connection
 from fleetbus.kube.connection.request_limiter import RequestLimiter
-from fleetbus.kube.connection.sessions import KUBE_SYSTEM, Sessions
+from fleetbus.kube.connection.response import CONNECT_TIMEOUT, Limits, Response
+from fleetbus.kube.connection.sessions import KUBE_SYSTEM
+from fleetbus.kube.connection.transport import MakeTransport, Trust
 from fleetbus.kube.discovery import Discovery
 from fleetbus.kube.discovery_documents import ApiResource
 from fleetbus.kube.list_watch.object_lists import FetchPage, all_objects, first_object
@@ -26,7 +26,6 @@ from fleetbus.kube.requests import (
     JSON,
     Call,
     acting_as,
-    acting_user,
     namespace_of,
     path_of,
     selector_query,
@@ -43,7 +42,6 @@ from fleetbus.kube.responses import (
     read_answer,
     require_deletion,
     require_name,
-    unreachable_error,
 )
 from fleetbus.run.awaited import must_be_awaited
 from fleetbus.run.current import current_run, require_lease
@@ -52,7 +50,6 @@ from fleetbus_proto.resources import Resource
 Object: TypeAlias = dict[str, Any]
 """A Kubernetes object as a JSON tree."""
 
-CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 PAGE_SIZE: Final = 500
 _BUFFER: Final = 2**18
 USER_AGENT: Final = "fleetbus"
@@ -68,10 +65,16 @@ class KubeClient:
         user_agent: shown in the server's logs and in managedFields.
         buffer: roughly how many unread bytes one response may hold; each watch has its own buffer
             while its reader waits (rule W14).
+        make_transport: makes another way to the API server than HTTP; `config` is not used then.
     """
 
     def __init__(
-        self, config: KubeConfig | None, *, user_agent: str = USER_AGENT, buffer: int = _BUFFER
+        self,
+        config: KubeConfig | None,
+        *,
+        user_agent: str = USER_AGENT,
+        buffer: int = _BUFFER,
+        make_transport: MakeTransport | None = None,
     ) -> None:
         self.breaker: ApiBreaker | None = None
         """Refuses requests at once while the server does not answer; None to always try."""
@@ -86,12 +89,12 @@ class KubeClient:
         """When the API server last sent anything."""
         self.shows_marks = False
         """Whether reads may return redaction marks in place of values, as in a replay."""
-        self._credentials = Credentials(config)
-        self._user_agent = user_agent
-        guard = config.policy.open_socket if config is not None else None
-        self._sessions = Sessions(buffer=buffer, guard=guard, verify=self._verify)
-        self._closed = False
         self.identity_check: IdentityCheck | None = None
+        self._transport = (
+            make_transport(Trust(self._verify, self._verified_uid))
+            if make_transport is not None
+            else HttpTransport(config, user_agent=user_agent, buffer=buffer, verify=self._verify)
+        )
         self.discovery = Discovery(self.exchange, lambda: self.cluster, self.confirm)
 
     async def __aenter__(self) -> Self:
@@ -102,7 +105,7 @@ class KubeClient:
 
     async def aclose(self) -> None:
         """Close every connection; from now on every request is refused as `Unreachable`."""
-        self._closed = True
+        self._transport.refuse()
         try:
             await self.discovery.aclose()
         finally:
@@ -110,7 +113,7 @@ class KubeClient:
 
     def use(self, config: KubeConfig | None) -> None:
         """Use other access data for the same API server from now on; open requests continue."""
-        self._credentials.use(config)
+        self._transport.use(config)
 
     def verify_identity(self, identity: IdentityCheck) -> None:
         """Let responses count only while the accepted cluster gives them (rule W13)."""
@@ -120,7 +123,7 @@ class KubeClient:
     async def close_connections(self) -> None:
         """Close every connection, as it may be dead; whoever waits on one gets `Unreachable`."""
         self.liveness.close_responses()
-        await self._sessions.close()
+        await self._transport.close()
 
     # --- objects ------------------------------------------------------------------------------
 
@@ -414,15 +417,13 @@ class KubeClient:
         return answer
 
     async def _ask(self, call: Call) -> Answer:
-        within, connect_within = call.within.total_seconds(), CONNECT_TIMEOUT.total_seconds()
-        limit = aiohttp.ClientTimeout(total=within, sock_connect=connect_within)
-        return await read_answer(await self._open(call, limit), call.limit)
+        response = await self._open(call, Limits(total=call.within))
+        return await read_answer(response, call.limit)
 
     async def _probe(self) -> None:
         """Request the version with the timeout of a connect, to see whether the server answers."""
-        limit = aiohttp.ClientTimeout(total=CONNECT_TIMEOUT.total_seconds())
         with acting_as(""):
-            response = await self.stream("/version", limit=limit)
+            response = await self.stream("/version", limits=Limits(total=CONNECT_TIMEOUT))
         response.release()
 
     async def stream(
@@ -431,64 +432,26 @@ class KubeClient:
         *,
         query: Mapping[str, str] | None = None,
         accept: str = JSON,
-        limit: aiohttp.ClientTimeout,
-    ) -> aiohttp.ClientResponse:
+        limits: Limits,
+    ) -> Response:
         """GET a path and return a 2xx response unread; the caller releases or closes it.
 
         Raises:
             KubeError: any other response, or none (`Unreachable`).
         """
-        return await self._open(Call("GET", path, query, accept=accept), limit)
+        return await self._open(Call("GET", path, query, accept=accept), limits)
 
-    async def _open(self, call: Call, limit: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+    async def _open(self, call: Call, limits: Limits) -> Response:
         with name_cluster_in_errors(self.cluster):
-            connection = await self._credentials.connection()
-            response = await self._send(call, limit, connection)
-            if response.status == 401:  # noqa: PLR2004 -- HTTP
-                # Tokens expire and are rotated: reload them, once per request (rule W19).
-                response.release()
-                await self._credentials.refused(connection)
-                connection = await self._credentials.connection()
-                response = await self._send(call, limit, connection)
+            response = self.liveness.take(await self._transport.send(call, limits))
             if response.status < 300 or (call.etag and response.status == NOT_MODIFIED):  # noqa: PLR2004
                 return response
             try:
                 error = await error_from_response(response)
-                explain_refusal(error, connection)
+                response.explain(error)
                 raise error
             finally:
                 response.release()
-
-    async def _send(
-        self, call: Call, limit: aiohttp.ClientTimeout, connection: Connection
-    ) -> aiohttp.ClientResponse:
-        if self._closed:
-            raise errors.Unreachable(0, "Unreachable", "the client of this cluster is closed")
-        session = self._sessions.get(alone=call.alone)
-        require_lease(call.method)
-        headers = {
-            **connection.headers_as(acting_user()), **call.headers, "User-Agent": self._user_agent
-        }  # fmt: skip
-        try:
-            response = await session.request(
-                call.method,
-                connection.host + call.path,
-                params=call.query,
-                data=call.body,
-                headers=headers,
-                timeout=limit,
-                allow_redirects=False,  # no API server redirects; something else might (rule S7)
-                ssl=connection.ssl if connection.ssl is not None else True,
-                proxy=connection.proxy,
-                server_hostname=connection.server_hostname,
-            )
-            return self.liveness.take(response)
-        except (aiohttp.ClientError, TimeoutError, ValueError) as e:
-            raise unreachable_error(e) from e
-        except RuntimeError as e:
-            if session.closed:  # the cluster left, or was replaced, during this request
-                raise unreachable_error(e) from e
-            raise
 
     async def _verify(self, method: str) -> bool:
         """Check where new connections lead (rule W13); False if nothing is checked here."""
@@ -497,3 +460,6 @@ class KubeClient:
         await self.verify_connection()
         require_lease(method)  # it may have been lost during the check
         return True
+
+    def _verified_uid(self) -> str:
+        return self.identity_check.uid if self.identity_check is not None else ""

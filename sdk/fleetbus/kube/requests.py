@@ -52,6 +52,8 @@ class Call(NamedTuple):
     """Sent through a new connection of its own."""
     etag: str = ""
     """The entity tag of the document that the caller has; the answer to the same one is empty."""
+    user_agent: str = ""
+    """Shown in the server's logs and in managedFields; empty for the client's own."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -61,6 +63,8 @@ class Call(NamedTuple):
             headers["Content-Type"] = self.content_type
         if self.etag:
             headers["If-None-Match"] = self.etag
+        if self.user_agent:
+            headers["User-Agent"] = self.user_agent
         return headers
 
     @property

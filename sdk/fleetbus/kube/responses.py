@@ -11,6 +11,7 @@ import aiohttp
 import orjson
 
 from fleetbus import errors
+from fleetbus.kube.connection.response import BrokenOff, Response
 from fleetbus.kube.trees import read_tree
 
 MIB: Final = 1024 * 1024
@@ -155,18 +156,18 @@ def too_large_error(limit: int, subject: str = "the response") -> errors.ServerE
     return errors.ServerError(200, "TooLarge", f"{subject} is larger than {limit // MIB} MiB")
 
 
-async def read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
+async def read_bounded(response: Response, limit: int) -> bytes:
     """Read the body of a response of at most `limit` decompressed bytes.
 
-    Not `response.read()`: one megabyte may decompress to a gigabyte (rule S7).
+    Not at once: one megabyte may decompress to a gigabyte (rule S7).
 
     Raises:
         ServerError: it is larger; the connection is closed.
-        aiohttp.ClientError, TimeoutError: it broke off.
+        BrokenOff: it broke off.
     """
     parts: list[bytes] = []
     size = 0
-    async for chunk in response.content.iter_any():
+    async for chunk in response.chunks():
         size += len(chunk)
         if size > limit:
             response.close()
@@ -175,7 +176,7 @@ async def read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
     return b"".join(parts)
 
 
-async def read_response(response: aiohttp.ClientResponse, limit: int) -> bytes:
+async def read_response(response: Response, limit: int) -> bytes:
     """Read the body of a response and release it.
 
     Raises:
@@ -184,13 +185,13 @@ async def read_response(response: aiohttp.ClientResponse, limit: int) -> bytes:
     """
     try:
         return await read_bounded(response, limit)
-    except (aiohttp.ClientError, TimeoutError) as e:
+    except BrokenOff as e:
         raise unreachable_error(e) from e
     finally:
         response.release()
 
 
-async def read_answer(response: aiohttp.ClientResponse, limit: int) -> Answer:
+async def read_answer(response: Response, limit: int) -> Answer:
     """Read a response and release it; raises as `read_response`."""
     headers = response.headers
     is_unchanged = response.status == NOT_MODIFIED
@@ -198,18 +199,18 @@ async def read_answer(response: aiohttp.ClientResponse, limit: int) -> Answer:
     return Answer(body, headers.get("Content-Type", ""), headers.get("ETag", ""), is_unchanged)
 
 
-def _no_such_path_message(response: aiohttp.ClientResponse) -> str:
-    path = response.url.path
+def _no_such_path_message(response: Response) -> str:
+    path = response.path
     is_write = response.method != "GET" and "/namespaces" not in path
     why = ", or a namespace is missing in metadata" if is_write else ""
     return f"the API server does not serve {response.method} {path}: there is no such resource{why}"
 
 
-async def error_from_response(response: aiohttp.ClientResponse) -> errors.KubeError:
+async def error_from_response(response: Response) -> errors.KubeError:
     """The error for a response that is not 2xx."""
     try:
         body = await read_bounded(response, _ERROR_LIMIT)
-    except (aiohttp.ClientError, TimeoutError) as e:
+    except BrokenOff as e:
         return unreachable_error(e)
     except errors.ServerError as e:
         body = str(e).encode()

@@ -29,9 +29,8 @@ from fleetbus_proto.subjects import Verb
 from fleetbus_proto.versions import version_key
 
 if TYPE_CHECKING:
-    import aiohttp
-
     from fleetbus.clusters.info import ClusterInfo
+    from fleetbus.kube.connection.response import Response
 
 Feed: TypeAlias = Callable[[Sequence[Event]], Awaitable[None]]
 
@@ -248,7 +247,7 @@ class ReplayClient(DryRunClient):
         answer = await self._fleet.write(self.cluster, write)
         return answer or {"kind": "Status", "status": "Success"}
 
-    async def stream(self, *_: object, **_more: object) -> aiohttp.ClientResponse:
+    async def stream(self, *_: object, **_more: object) -> Response:
         """Raise: nothing is sent."""
         _refuse("a replay has no API server")
 

@@ -103,6 +103,11 @@ class IdentityCheck:
         await self._shared_check.run_since(time.monotonic() - within.total_seconds())
         return self._uid
 
+    @property
+    def uid(self) -> str:
+        """The UID of the cluster that answered last; before, the recorded one, or empty."""
+        return self._uid
+
     async def trusted_uid(self) -> str:
         """The UID of the cluster whose responses count now.
 

@@ -6,7 +6,7 @@ import time
 from typing import Final
 from weakref import WeakSet
 
-import aiohttp
+from fleetbus.kube.connection.response import Response
 
 _OF_A_GATEWAY: Final = (502, 503, 504)
 """Returned by proxies and gateways when the server itself does not answer."""
@@ -21,13 +21,13 @@ class Liveness:
 
     def __init__(self) -> None:
         self.answered_at = float("-inf")
-        self._responses: WeakSet[aiohttp.ClientResponse] = WeakSet()
+        self._responses: WeakSet[Response] = WeakSet()
 
     def note(self) -> None:
         """Note that it has sent something: a response, or data of a streamed one."""
         self.answered_at = time.monotonic()
 
-    def take(self, response: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
+    def take(self, response: Response) -> Response:
         """Note the head of a response; its body may be long in coming."""
         if response.status not in _OF_A_GATEWAY:
             self.note()
@@ -35,6 +35,6 @@ class Liveness:
         return response
 
     def close_responses(self) -> None:
-        """Close all responses: closing an aiohttp session does not wake their readers."""
+        """Close all responses: closing connections does not wake their readers."""
         for response in list(self._responses):
             response.close()

@@ -8,7 +8,7 @@ sent through a new connection before a check of where new connections lead has p
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Final
 from weakref import WeakSet
@@ -19,6 +19,7 @@ from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 
 from fleetbus.kube.connection.address import AddressInfo
+from fleetbus.kube.connection.transport import Verify
 
 KUBE_SYSTEM: Final = "/api/v1/namespaces/kube-system"
 """The namespace whose UID identifies the cluster."""
@@ -28,9 +29,6 @@ _KEPT: Final = 45.0
 connection is verified with a request; shorter than API servers (90 s) and the usual proxies do."""
 
 Guard = Callable[[AddressInfo], socket.socket]
-Verify = Callable[[str], Awaitable[bool]]
-"""Raises unless a request of this method may go through a connection that was just opened; returns
-False where connections are not checked."""
 
 
 class Sessions:
@@ -40,12 +38,16 @@ class Sessions:
         buffer: roughly how many unread bytes one response may hold.
         guard: makes the sockets; None allows any address.
         verify: called for each new connection before a request goes through it.
+        decompress: whether bodies are decompressed.
     """
 
-    def __init__(self, *, buffer: int, guard: Guard | None, verify: Verify) -> None:
+    def __init__(
+        self, *, buffer: int, guard: Guard | None, verify: Verify, decompress: bool = True
+    ) -> None:
         self._buffer = buffer
         self._guard = guard
         self._verify = verify
+        self._decompress = decompress
         self._shared: aiohttp.ClientSession | None = None
         self._alone: aiohttp.ClientSession | None = None
 
@@ -64,7 +66,9 @@ class Sessions:
             return self._alone
         if self._shared is None:
             connector = _VerifyingConnector(guard=self._guard, verify=self._verify)
-            self._shared = aiohttp.ClientSession(connector=connector, read_bufsize=self._buffer)
+            self._shared = aiohttp.ClientSession(
+                connector=connector, read_bufsize=self._buffer, auto_decompress=self._decompress
+            )
         return self._shared
 
     async def close(self) -> None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-import aiohttp
 import msgspec
 
 from fleetbus import errors
 from fleetbus.kube.client import PAGE_SIZE, KubeClient
+from fleetbus.kube.connection.response import BrokenOff, Limits, Response
 from fleetbus.kube.list_watch.split import LINE_LIMIT, ItemSplitter
 from fleetbus.kube.requests import path_of, selector_query
 from fleetbus.kube.responses import (
@@ -27,7 +27,6 @@ from fleetbus_proto.resources import Resource
 
 IDLE_TIMEOUT: Final = timedelta(seconds=90)
 """A response is given up after this long without data."""
-_CONNECT_SECONDS: Final = 5
 WHOLE_LIMIT: Final = 32 * MIB
 """A page up to this size is decoded as a whole, which is ten times as fast as cutting it."""
 _TURN_BYTES: Final = 64 * 1024
@@ -214,10 +213,10 @@ async def _read_page(
     An ordinary page is decoded as a whole. A larger one, or one without a limit, is cut into items
     while it is received, so that memory stays bounded (rules W2, S7).
     """
-    limits = stream_limits(idle_timeout)
-    response = await client.stream(path, query=query, accept=accept, limit=limits)
+    limits = Limits(idle=idle_timeout)  # a response may take as long as data keeps coming
+    response = await client.stream(path, query=query, accept=accept, limits=limits)
     async with _reading(client, response):
-        chunks = response.content.iter_any()
+        chunks = response.chunks()
         limit = WHOLE_LIMIT if "limit" in query else 0
         begun, is_whole = await _read_up_to(limit, chunks, client)
         if is_whole:
@@ -229,13 +228,13 @@ async def _read_page(
 
 
 @asynccontextmanager
-async def _reading(client: KubeClient, response: aiohttp.ClientResponse) -> AsyncGenerator[None]:
+async def _reading(client: KubeClient, response: Response) -> AsyncGenerator[None]:
     try:
         yield
-    except (aiohttp.ClientError, TimeoutError) as e:
+    except BrokenOff as e:
         raise cut_off_error("list", e, client) from e
     finally:
-        response.release() if response.content.at_eof() else response.close()
+        response.release()
 
 
 async def _read_up_to(
@@ -289,13 +288,6 @@ async def yielding_chunks(data: bytes) -> AsyncGenerator[bytes]:
     for at in range(_TURN_BYTES, len(data), _TURN_BYTES):
         await asyncio.sleep(0)
         yield data[at : at + _TURN_BYTES]
-
-
-def stream_limits(idle_timeout: timedelta) -> aiohttp.ClientTimeout:
-    """A response may take as long as data keeps coming."""
-    return aiohttp.ClientTimeout(
-        total=None, sock_connect=_CONNECT_SECONDS, sock_read=idle_timeout.total_seconds()
-    )
 
 
 def cut_off_error(subject: str, error: Exception, client: KubeClient) -> errors.Unreachable:

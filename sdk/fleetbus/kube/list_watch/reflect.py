@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -23,13 +22,13 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final, cast
 
-import aiohttp
 import msgspec
 import orjson
 
 from fleetbus import errors
-from fleetbus.kube.client import CONNECT_TIMEOUT, KubeClient, Object
+from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.connection.backoff import ApiBackoff, BackoffPolicy
+from fleetbus.kube.connection.response import BrokenOff, Idle, Limits, Response
 from fleetbus.kube.list_watch.listing import (
     DECODE_ERRORS,
     IDLE_TIMEOUT,
@@ -63,8 +62,6 @@ TOO_SHORT_SECONDS: Final = 1.0
 """A watch that ends sooner, without an event, has failed."""
 _OVERTIME: Final = 1.1
 """A server may end a watch a little later than requested."""
-_KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-"""A peer that vanishes is noticed after 30 s; the default of Linux is two hours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +160,7 @@ async def watch_events(
     splitter = LineSplitter(LINE_LIMIT)
     async with _open_watch(client, target, resource_version, timeouts) as response:
         observer.on_open()
-        async for chunk in response.content.iter_any():
+        async for chunk in response.chunks():
             client.liveness.note()
             observer.on_data()
             for event in _read_events(splitter, chunk):
@@ -173,15 +170,15 @@ async def watch_events(
 @asynccontextmanager
 async def _open_watch(
     client: KubeClient, target: WatchTarget, resource_version: str, timeouts: WatchTimeouts
-) -> AsyncGenerator[aiohttp.ClientResponse]:
+) -> AsyncGenerator[Response]:
     """A watch that the server has accepted; the block ends quietly when it is idle for long."""
     response = await _request_watch(client, target, resource_version, timeouts)
     try:
-        _keep_alive(response)
+        response.keep_alive()
         yield response
-    except aiohttp.SocketTimeoutError:
+    except Idle:
         pass
-    except (aiohttp.ClientError, TimeoutError) as e:
+    except BrokenOff as e:
         raise cut_off_error("watch", e, client) from e
     finally:
         response.close()
@@ -189,7 +186,7 @@ async def _open_watch(
 
 async def _request_watch(
     client: KubeClient, target: WatchTarget, resource_version: str, timeouts: WatchTimeouts
-) -> aiohttp.ClientResponse:
+) -> Response:
     spread = 1 + random.random()  # noqa: S311 -- spreads load
     seconds = math.ceil(timeouts.duration.total_seconds() * spread)
     query = {
@@ -199,15 +196,14 @@ async def _request_watch(
         "resourceVersion": resource_version,
         "timeoutSeconds": str(seconds),
     }
-    limits = aiohttp.ClientTimeout(
+    limits = Limits(
         # A proxy may hold a watch open although it has lost the server.
-        total=seconds * _OVERTIME,
-        sock_connect=CONNECT_TIMEOUT.total_seconds(),
-        sock_read=timeouts.idle_timeout.total_seconds() if timeouts.idle_timeout else None,
+        total=timedelta(seconds=seconds * _OVERTIME),
+        idle=timeouts.idle_timeout,
     )
     try:
         async with asyncio.timeout(timeouts.open_timeout.total_seconds()):
-            return await client.stream(target.path, query=query, limit=limits)
+            return await client.stream(target.path, query=query, limits=limits)
     except TimeoutError as e:
         raise cut_off_error("watch", e, client) from e
 
@@ -274,17 +270,6 @@ def _error_of(line: bytes) -> errors.KubeError:
         status = Object()
     code = status.get("code")
     return errors.from_status(code if isinstance(code, int) else 500, status)
-
-
-def _keep_alive(response: aiohttp.ClientResponse) -> None:
-    connection = response.connection
-    transport = connection.transport if connection is not None else None
-    sock = transport.get_extra_info("socket") if transport is not None else None
-    if sock is not None:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _KEEP_ALIVE.items():
-            if hasattr(socket, name):  # not every system has them all
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 # --- for ever ---------------------------------------------------------------------------------

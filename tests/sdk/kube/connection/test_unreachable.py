@@ -19,8 +19,9 @@ from fleetbus.clusters.registry import Clusters
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.breaker import FAILURES, ApiBreaker
 from fleetbus.kube.connection.config import KubeConfig, read_kube_config
+from fleetbus.kube.connection.response import Limits
 from fleetbus.kube.impersonation import ActingClient
-from fleetbus.kube.list_watch.listing import WatchTarget, list_pages, stream_limits
+from fleetbus.kube.list_watch.listing import WatchTarget, list_pages
 from fleetbus.kube.list_watch.reflect import watch_events
 from fleetbus.kube.requests import Call
 from fleetbus_emulator.apiserver import Cluster, serve
@@ -166,7 +167,7 @@ async def drained(answers: AsyncIterator[object]) -> None:
 
 async def closed(client: KubeClient) -> None:
     await client.aclose()
-    await client.stream("/", limit=stream_limits(SHORT))
+    await client.stream("/", limits=Limits(idle=SHORT))
 
 
 WAYS: dict[str, Callable[[KubeClient], Awaitable[object]]] = {
