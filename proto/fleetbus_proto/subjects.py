@@ -7,6 +7,8 @@
     fleetbus.votes.<namespace>.<name>.<revision>.<wave>.<gate>
     fleetbus.distribution.<namespace>.<name>.<cluster>.<event>
     fleetbus.prior.<cluster>.<group>.<resource>.<namespace>.<name>
+    fleetbus.api.<cluster>[.<instance>]
+    fleetbus.answers.<cluster>.<caller>.<call>
 
 Inside a token `.` is written `_`, and every byte of the UTF-8 text other than
 `A-Z a-z 0-9 - :` is percent-encoded (`_` too), so that any name can be read back (rule B8).
@@ -20,6 +22,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
+from fleetbus_proto.calls import is_call_id, is_instance
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import CORE
 
@@ -34,6 +37,12 @@ VOTES_ALL = "fleetbus.votes.>"
 DISTRIBUTION_SUBJECTS = (DISTRIBUTION_ALL, VOTES_ALL)
 PRIOR_STREAM = "FLEETBUS_PRIOR"
 PRIOR_ALL = "fleetbus.prior.>"
+API_ALL = "fleetbus.api.>"
+ANSWERS_ALL = "fleetbus.answers.>"
+AGENTS = "agents"
+"""The queue group of the agents of a cluster: each call goes to one of them."""
+EVERY_AGENT = "every-agent"
+"""In place of an instance, which has no `-`: all agents of a cluster."""
 CONTROL_GRANTS = b"grants"
 """Body of a control message that is only about grants (rule W7); an empty body is about all."""
 NO_NAMESPACE = "-"
@@ -44,6 +53,7 @@ MAX_SUBJECT_BYTES = 3800
 sizes; and the name of a Role may have any length (rule B9)."""
 _EVENT_TOKENS = 8
 _VOTE_TOKENS = 7
+_ANSWER_TOKENS = 4
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-:")
 _ENCODE = {byte: chr(byte) if byte in _SAFE else f"%{byte:02X}" for byte in range(256)}
 _ENCODE[ord(".")] = "_"
@@ -311,3 +321,63 @@ def distribution_filter(*, namespace: str = "", name: str = "", cluster: str = "
     """The subject filter of a subscription for events of the distributor; empty parts match all."""
     tokens = [encode_token(part) if part else "*" for part in (namespace, name, cluster)]
     return f"fleetbus.distribution.{'.'.join(tokens)}.*"
+
+
+@lru_cache(maxsize=4096)
+def api_subject(cluster: str, instance: str = "") -> str:
+    """The subject of the calls to a cluster's API server through its agents.
+
+    Args:
+        cluster: its name.
+        instance: the agent that has taken the call, for the frames that follow; `EVERY_AGENT`
+            while the caller does not know it.
+
+    Raises:
+        InvalidName: the instance is none.
+    """
+    subject = f"fleetbus.api.{check_cluster(cluster)}"
+    if not instance:
+        return subject
+    if instance != EVERY_AGENT and not is_instance(instance):
+        raise InvalidName(f"{instance!r} is not the instance of an agent")
+    return f"{subject}.{instance}"
+
+
+def answers_subject(cluster: str, call: str) -> str:
+    """The subject of the answers to a call.
+
+    Args:
+        cluster: the cluster that is called.
+        call: the id of the call, `<caller>.<number>`.
+
+    Raises:
+        InvalidName: it is no id of a call.
+    """
+    if not is_call_id(call):
+        raise InvalidName(f"{call!r} is not the id of a call")
+    return f"fleetbus.answers.{check_cluster(cluster)}.{call}"
+
+
+def answers_filter(caller: str) -> str:
+    """The subject filter of the answers to all calls of one process.
+
+    Raises:
+        InvalidName: the caller's name is none.
+    """
+    if not is_call_id(f"{caller}.0"):
+        raise InvalidName(f"{caller!r} is not the name of a caller")
+    return f"fleetbus.answers.*.{caller}.>"
+
+
+def parse_answers_subject(subject: str) -> tuple[str, str]:
+    """The cluster that answers, and the id of the call.
+
+    Raises:
+        InvalidName: it is not a subject of `answers_subject`.
+    """
+    tokens = subject.split(".", 3)
+    if len(tokens) != _ANSWER_TOKENS or tokens[:2] != ["fleetbus", "answers"]:
+        raise InvalidName(f"{subject!r} is not the subject of an answer")
+    if not is_call_id(tokens[3]):
+        raise InvalidName(f"{subject!r} is not the subject of an answer")
+    return check_cluster(tokens[2]), tokens[3]

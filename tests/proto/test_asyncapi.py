@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from fleetbus_proto import codec, headers, subjects
+from fleetbus_proto.calls import encode_frame
 from fleetbus_proto.distribution import (
     DistributionEvent,
     decode_distribution_event,
@@ -23,6 +24,7 @@ from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat, Message
 from fleetbus_proto.votes import Vote, decode_vote, encode_vote
 from support.rows import each_row
 from support.wire import asyncapi
+from support.wire.frames import FRAMES
 from support.wire.samples import DISTRIBUTION, GOLDEN, MESSAGE_KEY
 
 FILE = Path(__file__).parents[2] / "proto" / "asyncapi.yaml"
@@ -113,7 +115,16 @@ def test_every_parameter_and_every_message_is_described(document: dict[str, Any]
         assert named == channel["parameters"].keys()
     reported = {name for channel in document["channels"].values() for name in channel["messages"]}
     of_watchers = (Event, EpochEnd, AuditPage, Heartbeat)
-    assert reported == {kind.__name__ for kind in (*of_watchers, Vote, DistributionEvent)}
+    others = (Vote, DistributionEvent, *asyncapi.FRAMES)
+    assert reported == {kind.__name__ for kind in (*of_watchers, *others)}
+
+
+@each_row("name", sorted(FRAMES))
+def test_every_frame_is_what_the_document_says(document: dict[str, Any], name: str):
+    frame = FRAMES[name]
+    payload = document["components"]["schemas"][type(frame).__name__]
+    body = msgspec.to_builtins(msgspec.msgpack.decode(encode_frame(frame)))
+    jsonschema.validate(body, {**payload, "components": document["components"]})
 
 
 @pytest.mark.parametrize("vote", [Vote(vote="pass"), Vote(vote="fail", reason="slow: 3 s")])

@@ -8,21 +8,41 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import msgpack
 import msgspec
 import pytest
 
 from fleetbus_proto import codec, headers
+from fleetbus_proto.calls import (
+    Failed,
+    Frame,
+    FrameToAgent,
+    FrameToCaller,
+    Head,
+    Open,
+    Working,
+    decode_to_agent,
+    decode_to_caller,
+    encode_frame,
+)
 from fleetbus_proto.distribution import (
     decode_distribution_event,
     encode_distribution_event,
 )
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat, Message
-from fleetbus_proto.subjects import decode_token, encode_token, epochs_subject, event_subject
+from fleetbus_proto.subjects import (
+    answers_subject,
+    api_subject,
+    decode_token,
+    encode_token,
+    epochs_subject,
+    event_subject,
+)
 from fleetbus_proto.subjects import status_subject as heartbeat_subject
 from support.rows import each_row
+from support.wire.frames import FRAMES, INSTANCE
 from support.wire.samples import DISTRIBUTION, GOLDEN, MESSAGE_KEY
 
 FOLDER = Path(__file__).parents[2] / "proto" / "golden"
@@ -66,6 +86,15 @@ def _readable(message: Message) -> dict[str, Any]:
     }
 
 
+def _readable_frame(frame: Frame) -> dict[str, Any]:
+    """The same of a frame, which has no headers; data and bodies are base64."""
+    to_caller = isinstance(frame, Head | Working | Failed)
+    subject = answers_subject("eu1", frame.id) if to_caller else api_subject("eu1", INSTANCE)
+    if isinstance(frame, Open):
+        subject = api_subject("eu1")
+    return {"subject": subject, "body": json.loads(msgspec.json.encode(frame))}
+
+
 def _text(value: object) -> str:
     return json.dumps(value, indent=2, ensure_ascii=True) + "\n"
 
@@ -83,15 +112,39 @@ def golden(update_golden: bool) -> Path:
         for name, message in GOLDEN.items():
             (FOLDER / f"{name}.json").write_text(_text(_readable(message)), encoding="ascii")
             (FOLDER / f"{name}.msgpack").write_bytes(codec.encode(message))
+        for name, frame in FRAMES.items():
+            (FOLDER / f"{name}.json").write_text(_text(_readable_frame(frame)), encoding="ascii")
+            (FOLDER / f"{name}.msgpack").write_bytes(encode_frame(frame))
         (FOLDER / "distribution.json").write_bytes(encode_distribution_event(DISTRIBUTION))
         (FOLDER / "tokens.json").write_text(_text(_token_rows()), encoding="ascii")
     return FOLDER
 
 
 def test_there_is_one_vector_for_each_sample_and_no_other_file(golden: Path):
-    expected = {f"{name}{suffix}" for name in GOLDEN for suffix in (".json", ".msgpack")}
+    names = (*GOLDEN, *FRAMES)
+    expected = {f"{name}{suffix}" for name in names for suffix in (".json", ".msgpack")}
     expected |= {"distribution.json", "tokens.json"}
     assert {path.name for path in golden.iterdir()} == expected
+
+
+@each_row("name", sorted(FRAMES))
+def test_a_frame_is_encoded_and_read_as_in_its_vectors(golden: Path, name: str):
+    frame, body = FRAMES[name], (golden / f"{name}.msgpack").read_bytes()
+    decode = decode_to_caller if isinstance(frame, Head | Working | Failed) else decode_to_agent
+    assert encode_frame(frame) == body
+    assert decode(body) == frame
+    text = (golden / f"{name}.json").read_text(encoding="ascii")
+    assert text == _text(_readable_frame(frame))
+
+
+def test_every_kind_and_every_optional_field_of_a_frame_has_a_vector():
+    used = {type(f): set[str]() for f in FRAMES.values()}
+    for frame in FRAMES.values():
+        defaults = {f.name: f.default for f in msgspec.structs.fields(frame)}
+        used[type(frame)] |= {n for n in defaults if getattr(frame, n) != defaults[n]}
+    kinds = get_args(FrameToAgent) + get_args(FrameToCaller)
+    for kind in kinds:
+        assert used[kind] == {f.name for f in msgspec.structs.fields(kind)}, kind.__name__
 
 
 def test_what_the_distributor_tells_is_encoded_byte_for_byte_as_in_its_vector(golden: Path):

@@ -14,7 +14,8 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from fleetbus_proto import distribution, events, headers, votes
+from fleetbus_proto import calls, distribution, events, headers, votes
+from fleetbus_proto.calls import Body, Cancel, Credit, Failed, Head, Open, Working
 from fleetbus_proto.distribution import AffectedObject, DistributionEvent
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat, Message
 from fleetbus_proto.subjects import DISTRIBUTION_STREAM, STREAM, DistributionVerb, Verb
@@ -24,6 +25,7 @@ from support.wire.samples import MESSAGE_KEY
 JsonObject = dict[str, Any]
 
 _KINDS: Final = (Event, EpochEnd, AuditPage, Heartbeat)
+FRAMES: Final = (Open, Body, Credit, Cancel, Head, Working, Failed)
 _REF: Final = "#/components/schemas/{name}"
 _PARAMETERS: Final = {
     "cluster": "Name of the cluster, a DNS-1123 label.",
@@ -38,6 +40,9 @@ _PARAMETERS: Final = {
     "gate": "Name of the gate; encoded.",
     "place": "Name of the cluster, or `_fleet` if it is about none in particular; encoded.",
     "event": "What happened.",
+    "instance": "The process of the agent that has taken the call; `every-agent` if it is unknown.",
+    "caller": "The process that calls.",
+    "call": "Number of the call.",
 }
 
 
@@ -52,7 +57,7 @@ def document() -> JsonObject:
             "description": (
                 "Every change of every watched object of a fleet of Kubernetes clusters. "
                 f"Votes and what the distributor tells are stored in the JetStream stream "
-                f"{DISTRIBUTION_STREAM}, everything else but `control` in {STREAM}. "
+                f"{DISTRIBUTION_STREAM}, everything else but `control` and calls in {STREAM}. "
                 "proto/README.md says what order, repeats and epochs mean; both are the contract."
             ),
         },
@@ -102,6 +107,28 @@ def _channels() -> JsonObject:
             "What became of a MultiClusterResource, whose namespace and name these are.",
             DistributionEvent,
         ),
+        "calls": _channel(
+            "fleetbus.api.{cluster}",
+            "Requests for the API server of a cluster that the hub cannot reach; its agents "
+            "subscribe with the queue group `agents`. Not stored.",
+            Open,
+        ),
+        "followingFrames": _channel(
+            "fleetbus.api.{cluster}.{instance}",
+            "Frames that follow a request, for the agent that has taken it. Not stored.",
+            Body,
+            Credit,
+            Cancel,
+        ),
+        "answers": _channel(
+            "fleetbus.answers.{cluster}.{caller}.{call}",
+            "The answer to a request. Not stored.",
+            Head,
+            Body,
+            Credit,
+            Working,
+            Failed,
+        ),
     }
 
 
@@ -131,6 +158,9 @@ def _operations() -> JsonObject:
         "publishStatus": ("status", "A watcher says that it lives and how far it is."),
         "publishVotes": ("votes", "Anybody who has the right votes on a gate."),
         "publishDistribution": ("distribution", "The distributor tells what has changed."),
+        "publishCalls": ("calls", "A process of the hub sends a request to an agent."),
+        "publishFollowingFrames": ("followingFrames", "It goes on with its request."),
+        "publishAnswers": ("answers", "An agent answers for its own cluster."),
     }
     return {
         name: {
@@ -165,17 +195,26 @@ def _messages() -> JsonObject:
         "contentType": distribution.CONTENT_TYPE,
         "payload": {"$ref": _REF.format(name="DistributionEvent")},
     }
-    return of_watchers | {"Vote": vote, "DistributionEvent": published}
+    frames = {
+        kind.__name__: {
+            "name": kind.__struct_config__.tag,
+            "summary": _first_line(kind),
+            "contentType": headers.CONTENT_TYPE,
+            "payload": {"$ref": _REF.format(name=kind.__name__)},
+        }
+        for kind in FRAMES
+    }
+    return of_watchers | {"Vote": vote, "DistributionEvent": published} | frames
 
 
 def _schemas() -> JsonObject:
     own_types: tuple[type, ...] = (Vote, DistributionEvent, AffectedObject, DistributionVerb)
     others = {each_type.__name__: each_type for each_type in own_types}
-    kinds = (*_KINDS, Vote, DistributionEvent)
+    kinds = (*_KINDS, Vote, DistributionEvent, *FRAMES)
     _, found = msgspec.json.schema_components(kinds, ref_template=_REF)
     schemas: JsonObject = {}
     for name, schema in found.items():
-        kind = others.get(name) or getattr(events, name)
+        kind = others.get(name) or getattr(events, name, None) or getattr(calls, name)
         described = _field_docstrings(kind)
         properties = {
             field: {
