@@ -7,7 +7,7 @@ ENV UV_PROJECT_ENVIRONMENT=/app UV_LINK_MODE=copy UV_PYTHON_PREFERENCE=only-syst
 # times alike would make bytecode by time stale, and every start would compile everything again.
 ENV UV_COMPILE_BYTECODE=1 PYC_INVALIDATION_MODE=UNCHECKED_HASH
 # What production runs: without the emulator, devfleet, and the servers that they bring.
-ENV PACKAGES="--package fleetbus --package fleetbus-watcher --package fleetbus-reconciler --package fleetbus-distributor --package fleetbus-query-api --package fleetbus-archiver"
+ENV PACKAGES="--package fleetbus --package fleetbus-watcher --package fleetbus-reconciler --package fleetbus-distributor --package fleetbus-query-api --package fleetbus-archiver --package fleetbus-agent"
 WORKDIR /src
 RUN --mount=type=bind,source=.ci/uv.txt,target=/uv.txt \
     pip install --quiet --no-cache-dir --no-deps --require-hashes --requirement /uv.txt

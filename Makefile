@@ -9,7 +9,7 @@ export UV_COMPILE_BYTECODE := 1
 
 # The distributions that are not named like their package.
 MODULES := fleetbus-sdk=fleetbus,fleetbus=fleetbus_cli
-MEMBERS := proto sdk cli services/watcher services/reconciler services/distributor services/query-api services/archiver emulator devfleet
+MEMBERS := proto sdk cli services/watcher services/reconciler services/distributor services/query-api services/archiver services/agent emulator devfleet
 UV := $(shell v=$$(uv --version 2>/dev/null | cut -d' ' -f2 || true); printf '0.9\n%s\n' "$$v" | sort -VC && echo uv || echo $(CURDIR)/.tools/bin/uv)
 RUN := $(UV) run --frozen --no-sync
 SYNCED := .venv/.synced

@@ -30,7 +30,7 @@ WORKING_EVERY_MS: Final = 5_000
 """An agent that has nothing else to send about a call says that it works on it, a caller that it
 still waits."""
 SILENCE_MS: Final = 15_000
-"""A side that has heard nothing about a call for so long gives it up."""
+"""A side that has received nothing about a call for so long gives it up."""
 ANSWER_HEADERS: Final = (
     *("content-type", "content-encoding", "etag", "retry-after"),
     *("warning", "audit-id"),
@@ -54,7 +54,7 @@ class AskedBy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     controller: _Word = ""
     """The controller in it."""
     object: _Word = ""
-    """What the controller works on, like `team-a/web` of the hub."""
+    """The object that the controller works on, like `hub/team-a/web`."""
 
 
 class Open(

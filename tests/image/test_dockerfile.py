@@ -21,6 +21,7 @@ PROGRAMS = {
     "fleetbus-distributor": "usage: fleetbus-distributor",
     "fleetbus-query-api": "usage: fleetbus-query-api",
     "fleetbus-archiver": "usage: fleetbus-archiver",
+    "fleetbus-agent": "usage: fleetbus-agent",
 }
 
 

@@ -19,6 +19,7 @@ PACKAGES = (
     "fleetbus_distributor",
     "fleetbus_query_api",
     "fleetbus_archiver",
+    "fleetbus_agent",
     "fleetbus_devfleet",
     "fleetbus_emulator",
 )

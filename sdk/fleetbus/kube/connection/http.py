@@ -31,7 +31,7 @@ class HttpTransport:
         user_agent: shown in the server's logs and in managedFields.
         buffer: roughly how many unread bytes one response may hold.
         verify: called for each new connection before a request goes through it.
-        decompress: whether bodies are decompressed.
+        decompress: whether bodies are decompressed; otherwise they are plain, or gzip.
     """
 
     def __init__(
@@ -44,9 +44,12 @@ class HttpTransport:
         decompress: bool = True,
     ) -> None:
         self._credentials = Credentials(config)
-        self._user_agent = user_agent
         guard = config.policy.open_socket if config is not None else None
         self._sessions = Sessions(buffer=buffer, guard=guard, verify=verify, decompress=decompress)
+        # Others that aiohttp offers depend on what is installed.
+        self._own_headers = {"User-Agent": user_agent}
+        if not decompress:
+            self._own_headers["Accept-Encoding"] = "gzip"
         self._refuses = False
 
     def use(self, config: KubeConfig | None) -> None:
@@ -80,9 +83,7 @@ class HttpTransport:
             raise Unreachable(0, "Unreachable", "the client of this cluster is closed")
         session = self._sessions.get(alone=call.alone)
         require_lease(call.method)
-        headers = {
-            **connection.headers_as(acting_user()), "User-Agent": self._user_agent, **call.headers
-        }  # fmt: skip
+        headers = {**connection.headers_as(acting_user()), **self._own_headers, **call.headers}
         try:
             return await session.request(
                 call.method,
@@ -135,6 +136,11 @@ class HttpResponse:
     def path(self) -> str:
         """The path of the request, unescaped."""
         return self._response.url.path
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the whole body has come and was read."""
+        return self._response.content.at_eof()
 
     def chunks(self) -> AsyncIterator[bytes]:
         """The body, as it comes; see `Response.chunks`."""

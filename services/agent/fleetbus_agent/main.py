@@ -1,0 +1,99 @@
+"""The agent service: composition root."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+import structlog
+
+from fleetbus.bus.connection import connected
+from fleetbus.kube.connection.config import wait_for_kube_config
+from fleetbus.process.health import Health
+from fleetbus.process.lifecycle import run_service, run_until_stopped
+from fleetbus.process.logs import set_up_logs
+from fleetbus.process.settings import SharedSettings, load_settings, tell_unknown_settings
+from fleetbus_agent import metrics
+from fleetbus_agent.gateway import USUAL, Gateway, Times
+from fleetbus_agent.member_server import MemberServer, learn_patiently
+from fleetbus_agent.settings import AgentSettings
+
+log = structlog.get_logger()
+
+_HANGS_AFTER: Final = timedelta(minutes=1)
+_PAUSE: Final = timedelta(seconds=5)
+
+
+async def run(
+    settings: AgentSettings,
+    shared: SharedSettings,
+    *,
+    health: Health | None = None,
+    times: Times = USUAL,
+) -> None:
+    """Serve calls until cancelled.
+
+    Args:
+        settings: which cluster this is, and what the hub may do in it.
+        shared: how to reach NATS.
+        health: checks of the process; made here if it is not given.
+        times: the times of the gateway.
+
+    Raises:
+        ConfigError: the kubeconfig cannot be used.
+        BusError: NATS forbids a subject (rule B13).
+    """
+    checks = health or Health()
+    started = checks.starting()
+    metrics.create()
+    async with checks.serve(shared.health_host, shared.health_port, shared.health_port_file):
+        config = None
+        if settings.kubeconfig is not None:
+            config = await wait_for_kube_config(
+                settings.kubeconfig, settings.context, name="kubeconfig", health=checks
+            )
+        server = MemberServer(config)
+        checks.ready_when("api server", server.trouble)
+        name = f"agent.{settings.cluster}"
+        try:
+            async with (
+                connected(shared.nats, name=name, health=checks) as bus,
+                asyncio.TaskGroup() as group,
+            ):
+                gateway = Gateway(
+                    bus=bus,
+                    settings=settings,
+                    server=server,
+                    beat=checks.liveness("gateway", _HANGS_AFTER),
+                    times=times,
+                )
+                checks.ready_when("gateway", gateway.trouble)
+                group.create_task(bus.failure(), name="bus failure")
+                group.create_task(gateway.run(), name="gateway")
+                group.create_task(learn_patiently(server, pause=_PAUSE), name="api server")
+                started()
+                log.info("agent_started", cluster=settings.cluster, instance=gateway.instance)
+        finally:
+            await server.close()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command `fleetbus-agent`."""
+    argparse.ArgumentParser(
+        prog="fleetbus-agent",
+        description="Lets the hub call the API server of this cluster, over NATS; settings are"
+        " environment variables FLEETBUS_… and FLEETBUS_AGENT_….",
+    ).parse_args(argv)
+    return run_service("fleetbus-agent", _main)
+
+
+async def _main() -> None:
+    shared = load_settings(SharedSettings)
+    settings = load_settings(AgentSettings)
+    set_up_logs(shared.log_format, shared.log_level)
+    # A misspelt setting that denies something would leave it allowed.
+    tell_unknown_settings(AgentSettings)
+    await run_until_stopped(agent=run(settings, shared))
