@@ -22,7 +22,17 @@ REPORT = pathlib.Path(__file__).parents[2] / "reports" / "bench.json"
 BENCHMARKS = (
     *("snapshot", "workqueue", "fairness", "latency", "cost", "idle", "rebuild"),
     *("fleet", "watcher", "relist", "replicas", "pool", "apiserver", "restart"),
-    *("distributor", "accounts", "query", "questions", "watchers", "history", "archive", "capture"),
+    *(
+        "distributor",
+        "accounts",
+        "query",
+        "questions",
+        "watchers",
+        "history",
+        "archive",
+        "capture",
+        "agent",
+    ),
 )
 
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Final
 
 import structlog
+import uvloop
 
 from fleetbus.bus.connection import connected
 from fleetbus.kube.connection.config import wait_for_kube_config
@@ -87,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Lets the hub call the API server of this cluster, over NATS; settings are"
         " environment variables FLEETBUS_… and FLEETBUS_AGENT_….",
     ).parse_args(argv)
-    return run_service("fleetbus-agent", _main)
+    return run_service("fleetbus-agent", _main, loop_factory=uvloop.new_event_loop)
 
 
 async def _main() -> None:
