@@ -54,11 +54,19 @@ def test_the_defaults_are_visible_on_the_object_and_those_of_the_distributor(hub
 def test_the_defaults_of_a_cluster_are_visible(hub: Cluster):
     body = {"metadata": {"name": "eu1"}, "spec": {"kubeconfigSecretRef": SECRET}}
     assert hub.create(CLUSTERS, body)["spec"] == {
+        "access": "Direct",
         "kubeconfigSecretRef": SECRET,
         "insecureSkipTLSVerify": False,
         "allowHTTP": False,
         "suspend": False,
     }
+
+
+def test_a_cluster_with_an_agent_needs_no_secret(hub: Cluster):
+    agent = {"metadata": {"name": "eu1"}, "spec": {"access": "Agent"}}
+    assert hub.create(CLUSTERS, agent)["spec"]["access"] == "Agent"
+    with pytest.raises(ApiError, match="Agent"):
+        hub.create(CLUSTERS, {"metadata": {"name": "eu2"}, "spec": {"access": "Tunnel"}})
 
 
 def lists_of(schema: Any, definitions: dict[str, Any], path: str = "") -> dict[str, Any]:

@@ -162,6 +162,24 @@ def test_an_object_from_before_a_rule_can_still_be_changed(kubectl: Kubectl):
     assert "operators In and NotIn need values" in output
 
 
+def test_a_cluster_with_an_agent_needs_no_secret_and_any_other_does(kubectl: Kubectl):
+    (crd,) = [each for each in crds() if each["metadata"]["name"].startswith("clusters.")]
+    apply(kubectl, crd)
+    kubectl.run("wait", "--for=condition=Established", "crd", "--all", "--timeout=20s")
+    cluster = {"apiVersion": "fleetbus.dev/v1alpha1", "kind": "Cluster", "metadata": {"name": "a"}}
+    for access in ("Direct", "Agent"):
+        text = json.dumps(cluster | {"spec": {"access": access}})
+        status, output = kubectl.run("apply", "--server-side", "-f", "-", text=text)
+        assert (status == 0) is (access == "Agent")
+        assert ("direct access needs kubeconfigSecretRef" in output) is (access == "Direct")
+    status, output = kubectl.run(
+        *("patch", "cluster.fleetbus.dev", "a", "--type=merge", "-p"),
+        '{"spec": {"access": "Direct"}}',
+    )
+    assert status
+    assert "direct access needs kubeconfigSecretRef" in output
+
+
 def strip_rules(schema: Any) -> None:
     """Remove every CEL rule of a schema."""
     if isinstance(schema, dict):

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,8 +20,8 @@ from redis.asyncio import Redis
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.jetstream import ensure_bucket
 from fleetbus.bus.key_value import KeyValue
-from fleetbus.clusters.info import ClusterInfo
-from fleetbus.clusters.registry import Clusters
+from fleetbus.clusters.info import ClusterAccess, ClusterInfo
+from fleetbus.clusters.registry import Clusters, MakeClient
 from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import ClusterRecord
@@ -32,6 +33,7 @@ from fleetbus_reconciler.fleet_status.accepted_uids import AcceptedUids
 from fleetbus_reconciler.fleet_status.access_consent import AccessConsents
 from fleetbus_reconciler.fleet_status.cluster_status import cluster_status
 from support.eventually import eventually, stays
+from support.rigs.agents import agent_rig
 from support.rigs.projector import heartbeat
 
 
@@ -60,6 +62,7 @@ class Rig:
     clusters: dict[str, Cluster]
     uids: AcceptedUids
     reader: SnapshotReader
+    make_agent_client: MakeClient | None = None
 
     def info(self, server: str) -> ClusterInfo:
         """The cluster `island`, at one of the two servers."""
@@ -100,6 +103,8 @@ class Rig:
     @asynccontextmanager
     async def projecting(self) -> AsyncGenerator[None]:
         registry = Clusters([self.provider])
+        if self.make_agent_client is not None:
+            registry.call_agents(self.make_agent_client)
         consents = AccessConsents(
             clusters=registry,
             bus=self.bus,
@@ -285,3 +290,36 @@ async def test_w13_a_cluster_that_does_not_answer_delays_no_other(rig: Rig):
     async with rig.projecting(), asyncio.timeout(2):
         rig.provider.tell(*infos, rig.info("jungle"))
         await eventually(lambda: is_settled(rig, ""))
+
+
+@asynccontextmanager
+async def behind_an_agent(
+    rig: Rig, server: str, nats_url: str, folder: Path
+) -> AsyncGenerator[None]:
+    """An agent of one of the two servers, as the agent of `island`."""
+    async with agent_rig(nats_url, folder) as agents:
+        document = rig.servers.kubeconfig()
+        await agents.start(document, "island", context=server)
+        rig.make_agent_client = lambda info: agents.client(info.name)
+        yield
+
+
+@pytest.mark.parametrize("is_same", [True, False], ids=["same cluster", "another"])
+async def test_w13_a_move_to_an_agent_and_back_is_no_consent(
+    rig: Rig, nats_url: str, tmp_path: Path, is_same: bool
+):
+    behind = "zoo" if is_same else "jungle"
+    async with behind_an_agent(rig, behind, nats_url, tmp_path), rig.projecting():
+        await settle_at(rig, "zoo")
+        await rig.claim(rig.uid("zoo"))
+        info = rig.info("zoo")
+        rig.provider.tell(replace(info, config=None, access=ClusterAccess.AGENT))
+        if is_same:
+            await eventually(lambda: is_settled_as(rig, "agent"))
+            await settle_at(rig, "zoo")
+        await stays("", rig.accepted, timedelta(seconds=0.5))
+        assert await rig.settled() != "agent"
+
+
+async def is_settled_as(rig: Rig, address: str) -> bool:
+    return await rig.settled() == address

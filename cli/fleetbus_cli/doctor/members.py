@@ -13,7 +13,7 @@ import orjson
 
 from fleetbus.clusters.access import Access, SecretReader, read_kubeconfig, read_member
 from fleetbus.clusters.account_tokens import LIFETIME
-from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.info import ClusterAccess, ClusterInfo
 from fleetbus.clusters.member_rights import (
     NAMESPACE,
     SUBRESOURCES,
@@ -223,6 +223,8 @@ async def check_members(
 async def _check_member(member: Member) -> list[Finding]:
     info = member.info
     about, name = f"access to {info.name}", info.name
+    if info.access is ClusterAccess.AGENT and not info.problem:
+        return [ok(about, "through an agent, which has the rights of its own account")]
     if info.problem or info.config is None:
         problem = info.problem or "it has no credentials"
         return [error(about, problem, f"run `fleetbus join {name}` again")]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
+import nats.errors
 import structlog
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 
 from fleetbus.agent_calls.pending import PendingCall, Times
-from fleetbus.bus.connection import Bus, subscribed
+from fleetbus.bus.connection import Bus
 from fleetbus.errors import Unreachable
 from fleetbus.kube.connection.response import BrokenOff, Limits
 from fleetbus_proto.calls import Frame, Open, decode_to_caller, encode_frame
@@ -46,6 +49,22 @@ class AgentCalls:
         self._times = times
         self._calls: dict[str, PendingCall] = {}
         self._last = 0
+        self._starting = asyncio.Lock()
+        self._subscription: Subscription | None = None
+
+    async def start(self) -> None:
+        """Subscribe to the answers, unless that is done."""
+        if self._subscription is None:
+            async with self._starting:
+                if self._subscription is None:
+                    subject = answers_filter(self.caller)
+                    self._subscription = await self._bus.nc.subscribe(subject, cb=self.take)
+
+    async def aclose(self) -> None:
+        """Unsubscribe."""
+        if self._subscription is not None:
+            with suppress(nats.errors.Error):
+                await self._subscription.unsubscribe()
 
     @property
     def count(self) -> int:
@@ -55,7 +74,7 @@ class AgentCalls:
     def open(
         self, cluster: str, make: Callable[[str], Open], limits: Limits, body: bytes | None
     ) -> PendingCall:
-        """Send a request to an agent of a cluster.
+        """Send a request to an agent of a cluster; after `start`.
 
         Args:
             cluster: its name.
@@ -137,6 +156,9 @@ async def agent_calls(
 ) -> AsyncGenerator[AgentCalls]:
     """Call API servers through agents for the duration of the block.
 
+    Nothing is subscribed to before the first call: most fleets have no agents, and a user of NATS
+    without the right to call them must not be refused.
+
     Args:
         bus: the connection to NATS.
         component: the name of the process, like `distributor`.
@@ -145,11 +167,11 @@ async def agent_calls(
     calls = AgentCalls(bus, component, times=times)
     stop = bus.on_disconnect(calls.fail_all)
     try:
-        async with subscribed(bus, answers_filter(calls.caller), calls.take):
-            yield calls
+        yield calls
     finally:
         stop()
         calls.fail_all()
+        await calls.aclose()
 
 
 def _name_of(component: str) -> str:

@@ -17,7 +17,7 @@ from fleetbus.kube.client import USER_AGENT, KubeClient
 from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.kube.connection.response import BrokenOff, Limits
 from fleetbus.kube.connection.sessions import KUBE_SYSTEM
-from fleetbus.kube.connection.transport import Trust
+from fleetbus.kube.connection.transport import MakeTransport, Trust
 from fleetbus.kube.requests import Call, acting_user
 from fleetbus.kube.responses import unreachable_error
 from fleetbus.run.current import current_run, require_lease
@@ -37,9 +37,7 @@ class AgentTransport:
         user_agent: shown in the server's logs and in managedFields.
     """
 
-    def __init__(
-        self, calls: AgentCalls, cluster: str, trust: Trust, *, user_agent: str = USER_AGENT
-    ) -> None:
+    def __init__(self, calls: AgentCalls, cluster: str, trust: Trust, *, user_agent: str) -> None:
         self._calls = calls
         self._cluster = cluster
         self._trust = trust
@@ -79,6 +77,7 @@ class AgentTransport:
     async def _send(self, call: Call, limits: Limits, uid: str) -> AgentResponse:
         if self._refuses:
             raise Unreachable(0, "Unreachable", _CLOSED)
+        await self._calls.start()
         require_lease(call.method)
         if call.body is not None and len(call.body) > MAX_CREDIT_BYTES:
             raise Invalid(413, "RequestEntityTooLarge", "the request is too large for an agent")
@@ -175,6 +174,20 @@ class AgentResponse:
         self._pending.cancel("the response was closed")
 
 
+def way_through_agent(calls: AgentCalls, cluster: str) -> MakeTransport:
+    """The way of clients of a cluster that only its agents can reach.
+
+    Args:
+        calls: the calls of this process.
+        cluster: its name.
+    """
+
+    def make_transport(trust: Trust, user_agent: str) -> AgentTransport:
+        return AgentTransport(calls, cluster, trust, user_agent=user_agent)
+
+    return make_transport
+
+
 def client_through_agent(
     calls: AgentCalls, cluster: str, *, user_agent: str = USER_AGENT
 ) -> KubeClient:
@@ -185,10 +198,7 @@ def client_through_agent(
         cluster: its name.
         user_agent: shown in the server's logs and in managedFields.
     """
-
-    def make_transport(trust: Trust) -> AgentTransport:
-        return AgentTransport(calls, cluster, trust, user_agent=user_agent)
-
-    client = KubeClient(None, make_transport=make_transport)
+    way = way_through_agent(calls, cluster)
+    client = KubeClient(None, user_agent=user_agent, make_transport=way)
     client.cluster = cluster
     return client

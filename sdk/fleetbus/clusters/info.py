@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fleetbus_proto.subjects import check_cluster
 
 if TYPE_CHECKING:
     from fleetbus.kube.connection.config import KubeConfig
+
+
+class ClusterAccess(StrEnum):
+    """The way to the API server of a cluster."""
+
+    DIRECT = "Direct"
+    """With access data."""
+    AGENT = "Agent"
+    """Through an agent in the cluster, which also watches it from inside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +31,8 @@ class ClusterInfo:
     hub: bool = False
     provider: str
     config: KubeConfig | None
-    """Access data; None while `problem` says why there is none."""
+    """Access data; None while `problem` says why there is none, and for one with an agent."""
+    access: ClusterAccess = ClusterAccess.DIRECT
     problem: str = ""
     resources: tuple[Any, ...] = ()
     """Resources to watch, unchecked: names, or maps {resource, namespaces, labelSelector,

@@ -13,11 +13,11 @@ from typing import Final
 
 import structlog
 
-from fleetbus.clusters.info import ClusterInfo, Provider
+from fleetbus.clusters.info import ClusterAccess, ClusterInfo, Provider
 from fleetbus.errors import ClusterNotFound, NotEngaged
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.breaker import ApiBreaker
-from fleetbus.kube.connection.config import KubeConfig, is_same_server
+from fleetbus.kube.connection.config import is_same_server
 from fleetbus.kube.connection.identity import AcceptedUidSource, IdentityCheck
 from fleetbus.process.close_names import close_names
 
@@ -55,6 +55,7 @@ class Clusters:
         self._listeners: list[Listener] = []
         self._known = asyncio.Event()
         self._accepted: AcceptedUidSource | None = None
+        self._make_agent_client: MakeClient | None = None
         # Clients of clusters that left, closed by `run`, because disengaging itself never waits.
         self._leaving: asyncio.Queue[KubeClient] = asyncio.Queue()
         if not self._providers:
@@ -67,6 +68,14 @@ class Clusters:
             accepted: looks up the accepted UIDs; to be set before any client is created.
         """
         self._accepted = accepted
+
+    def call_agents(self, make_client: MakeClient) -> None:
+        """Use clusters whose access is `Agent`.
+
+        Args:
+            make_client: creates the client of one; to be set before any client is created.
+        """
+        self._make_agent_client = make_client
 
     async def run(self) -> None:
         """Follow the providers until cancelled; then close all clients."""
@@ -132,7 +141,9 @@ class Clusters:
             raise ClusterNotFound(f"cluster {name!r} is not in the fleet{self._suggestion(name)}")
         if info.problem:
             raise NotEngaged(f"cluster {name!r}: {info.problem}")
-        if info.config is None and not info.hub:
+        if info.access is ClusterAccess.AGENT and self._make_agent_client is None:
+            raise NotEngaged(f"cluster {name!r}: this process has no way to its agent")
+        if info.config is None and not info.hub and info.access is ClusterAccess.DIRECT:
             # None means the pod's service account, which is for the hub, never a member (rule S7).
             raise NotEngaged(f"cluster {name!r}: provider {info.provider!r} gave no access data")
         if name not in self._clients:
@@ -140,7 +151,10 @@ class Clusters:
         return self._clients[name]
 
     def _engage(self, info: ClusterInfo) -> KubeClient:
-        client = self._make_client(info)
+        make_client = self._make_client
+        if info.access is ClusterAccess.AGENT and self._make_agent_client is not None:
+            make_client = self._make_agent_client
+        client = make_client(info)
         client.cluster = info.name
         client.breaker = ApiBreaker(info.name)
         if self._accepted is not None:
@@ -194,9 +208,9 @@ class Clusters:
             before = self._engaged.get(name)
             if before is None:
                 log.info("cluster_joined", cluster=name, provider=info.provider)
-            elif before.config != info.config:
+            elif (before.access, before.config) != (info.access, info.config):
                 log.info("cluster_access_changed", cluster=name, provider=info.provider)
-                self._change_access(name, before.config, info.config)
+                self._change_access(name, before, info)
         self._engaged = members
         if len(self._wanted) == len(self._providers):
             self._known.set()
@@ -204,13 +218,11 @@ class Clusters:
             for listener in self._listeners:
                 listener()
 
-    def _change_access(
-        self, name: str, before: KubeConfig | None, after: KubeConfig | None
-    ) -> None:
-        """Rotated credentials do not interrupt requests; another server does."""
+    def _change_access(self, name: str, before: ClusterInfo, after: ClusterInfo) -> None:
+        """Rotated credentials do not interrupt requests; another server, or way there, does."""
         client = self._clients.get(name)
-        if client and before and after and is_same_server(before, after):
-            client.use(after)
+        if client and before.access is after.access and _is_same_server(before, after):
+            client.use(after.config)
         else:
             self._drop_client(name)
 
@@ -234,6 +246,12 @@ class Clusters:
             member = merged.get(self._hub.name)
             merged[self._hub.name] = replace(member, hub=True) if member else self._hub
         return merged
+
+
+def _is_same_server(before: ClusterInfo, after: ClusterInfo) -> bool:
+    if before.config is None or after.config is None:
+        return False
+    return is_same_server(before.config, after.config)
 
 
 def _client_of(info: ClusterInfo) -> KubeClient:

@@ -90,8 +90,10 @@ class KubeClient:
         self.shows_marks = False
         """Whether reads may return redaction marks in place of values, as in a replay."""
         self.identity_check: IdentityCheck | None = None
+        self.make_transport = make_transport
+        """Makes this client's way for another client of the cluster; None for HTTP."""
         self._transport = (
-            make_transport(Trust(self._verify, self._verified_uid))
+            make_transport(Trust(self._verify, self._verified_uid), user_agent)
             if make_transport is not None
             else HttpTransport(config, user_agent=user_agent, buffer=buffer, verify=self._verify)
         )

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
+from fleetbus.agent_calls.calls import agent_calls
+from fleetbus.agent_calls.transport import client_through_agent
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.clusters.info import ClusterInfo
@@ -79,7 +81,13 @@ async def connect(
     keys = SnapshotKeys(settings.shards)
     try:
         await (wait_for_shards(redis, keys, health) if health else check_shards(redis, keys))
-        async with connected(settings.nats, name=name, health=health) as bus:
+        async with (
+            connected(settings.nats, name=name, health=health) as bus,
+            agent_calls(bus, name) as calls,
+        ):
+            clusters.call_agents(
+                lambda info: client_through_agent(calls, info.name, user_agent=user_agent)
+            )
             reader = SnapshotReader(redis, keys)
             clusters.verify_identities(AcceptedClusters(reader))
             yield Connections(

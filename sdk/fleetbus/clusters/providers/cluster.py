@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final, cast
 
 from fleetbus.clusters.access import Access, SecretReader, checked, read_kubeconfig
-from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.info import ClusterAccess, ClusterInfo
 from fleetbus.clusters.mirror import Objects, SkippedEntries, read_entries, watch_hub
 from fleetbus.errors import ConfigError
 from fleetbus.kube.client import Object
@@ -87,12 +87,16 @@ def infos_of(
 
 def _info(name: str, cluster: Object, secrets: Objects, kubeconfigs: SecretReader) -> ClusterInfo:
     spec = mapping(cluster, "spec")
-    config, problem = _access(spec, secrets, kubeconfigs)
+    access, problem = _way_of(spec)
+    config = None
+    if access is ClusterAccess.DIRECT and not problem:
+        config, problem = _access(spec, secrets, kubeconfigs)
     return ClusterInfo(
         name=name,
         labels=labels(cluster),
         provider="cluster",
         config=config,
+        access=access,
         problem=problem,
         resources=tuple(_entries(spec.get("resources"))),
         deny=tuple(map(str, _entries(spec["deny"]))) if spec.get("deny") is not None else None,
@@ -115,8 +119,18 @@ def _entries(value: object) -> list[Any]:
     return [value] if value else []
 
 
+def _way_of(spec: dict[str, Any]) -> tuple[ClusterAccess, str]:
+    """The way to the API server, or why there is none."""
+    named = spec.get("access", ClusterAccess.DIRECT)
+    if named in list(ClusterAccess):
+        return ClusterAccess(named), ""
+    return ClusterAccess.DIRECT, f"spec.access {named!r} is neither Direct nor Agent"
+
+
 def _access(spec: dict[str, Any], secrets: Objects, kubeconfigs: SecretReader) -> Access:
     reference = mapping(spec, "kubeconfigSecretRef")
+    if not reference:
+        return None, "spec.kubeconfigSecretRef is missing, which direct access needs"
     place = (str(reference.get("namespace") or ""), str(reference.get("name") or ""))
     secret = secrets.get(place)
     if secret is None:

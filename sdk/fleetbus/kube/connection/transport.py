@@ -50,4 +50,5 @@ class Transport(Protocol):
         ...
 
 
-MakeTransport = Callable[[Trust], Transport]
+MakeTransport = Callable[[Trust, str], Transport]
+"""Makes the way of a client from what it trusts and its user agent."""

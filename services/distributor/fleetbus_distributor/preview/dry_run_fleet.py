@@ -62,7 +62,9 @@ class DryRunFleet:
         if name not in self.clients:
             original = self._fleet.cluster(name).live
             info = next(member for member in self._fleet.clusters() if member.name == name)
-            client = PlanClient(info.config, user_agent=_USER_AGENT)
+            client = PlanClient(
+                info.config, user_agent=_USER_AGENT, make_transport=original.make_transport
+            )
             client.cluster = name
             if original.identity_check is not None:
                 client.verify_identity(original.identity_check)

@@ -18,6 +18,7 @@ import orjson
 from fleetbus.errors import NotFound
 from fleetbus.kube.client import USER_AGENT, Object
 from fleetbus.kube.connection.config import KubeConfig
+from fleetbus.kube.connection.transport import MakeTransport
 from fleetbus.kube.dry_run import (
     DryRunClient,
     Write,
@@ -53,10 +54,17 @@ class PlanClient(DryRunClient):
     Args:
         config: access data; None means the service account of the pod.
         user_agent: shown in the server's logs.
+        make_transport: as for `KubeClient`.
     """
 
-    def __init__(self, config: KubeConfig | None, *, user_agent: str) -> None:
-        super().__init__(config, user_agent=user_agent)
+    def __init__(
+        self,
+        config: KubeConfig | None,
+        *,
+        user_agent: str,
+        make_transport: MakeTransport | None = None,
+    ) -> None:
+        super().__init__(config, user_agent=user_agent, make_transport=make_transport)
         self.writes: list[Write] = []
         """In the order in which they would be sent; Kubernetes Events are left out."""
         self.before: dict[str, Object | None] = {}

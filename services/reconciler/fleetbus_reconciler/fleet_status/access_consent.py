@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_scan import scan_keys
 from fleetbus.bus.key_value import KeyValue
-from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.info import ClusterAccess, ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError, FleetbusError
 from fleetbus.kube.connection.config import server_of
@@ -34,6 +34,7 @@ from fleetbus_reconciler.for_each import for_each
 log = structlog.get_logger()
 
 _SERVICE_ACCOUNT: Final = "in-cluster"
+_AGENT: Final = "agent"
 
 
 class AccessConsents:
@@ -111,8 +112,8 @@ class AccessConsents:
 
     async def _settle(self, info: ClusterInfo) -> bool:
         try:
-            address = server_of(info.config) if info.config is not None else _SERVICE_ACCOUNT
-            if self._settled.get(info.name) == address:
+            address, before = _address_of(info), self._settled.get(info.name)
+            if before == address:
                 return True
             uid = await self._clusters.client(info.name).kube_system_uid()
             is_other = not await self._accepted.verify(info.name, uid)
@@ -122,8 +123,19 @@ class AccessConsents:
         entry = await self._kv.get(kv_incarnation(info.name))
         record = parse_incarnation(entry.value) if entry is not None else None
         if is_other or (record is not None and record.uid not in ("", uid)):
+            if before is not None and _AGENT in (address, before):
+                # Another way to the cluster is no address that somebody has chosen.
+                log.warning("another_cluster_on_new_way", cluster=info.name, uid=uid, way=address)
+                return False
             log.info("consent_by_access_data", cluster=info.name, uid=uid, server=address)
             await consent(self._bus, self._kv, info.name, uid)
         await self._kv.put(kv_access(info.name), address.encode())
         self._settled[info.name] = address
         return True
+
+
+def _address_of(info: ClusterInfo) -> str:
+    """The address of the access data, or the way to a cluster without any."""
+    if info.access is ClusterAccess.AGENT:
+        return _AGENT
+    return server_of(info.config) if info.config is not None else _SERVICE_ACCOUNT

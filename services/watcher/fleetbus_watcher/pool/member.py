@@ -23,7 +23,7 @@ import structlog
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_value import KeyValue
-from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.info import ClusterAccess, ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError
 from fleetbus.kube.selectors import LabelSelector
@@ -312,9 +312,11 @@ class PoolMember:
         )
 
     def _pool_clusters(self) -> dict[str, ClusterInfo]:
-        """Return the clusters that the pool takes."""
+        """Return the clusters that the pool takes; those with agents are watched from inside."""
         return {
-            info.name: info for info in self._clusters.all() if self._selector.matches(info.labels)
+            info.name: info
+            for info in self._clusters.all()
+            if info.access is ClusterAccess.DIRECT and self._selector.matches(info.labels)
         }
 
     def _active(self) -> list[str]:

@@ -128,6 +128,28 @@ def test_w13_a_cluster_has_the_uid_on_record_that_was_accepted_or_joined(
     assert info == replace(info, uid="")  # that it was recorded is no change of the fleet
 
 
+@each_row(
+    ("spec", "access", "problem"),
+    [
+        ({"access": "Agent"}, "Agent", ""),
+        ({"access": "Agent", "kubeconfigSecretRef": {"namespace": "n", "name": "s"}}, "Agent", ""),
+        ({"access": "Agnet"}, "Direct", "'Agnet' is neither Direct nor Agent"),
+        ({"access": ["Agent"]}, "Direct", "is neither Direct nor Agent"),
+        ({"access": "Direct"}, "Direct", "kubeconfigSecretRef is missing"),
+        ({}, "Direct", "kubeconfigSecretRef is missing"),
+    ],
+)
+def test_a_cluster_with_an_agent_needs_no_access_data(
+    spec: dict[str, Any], access: str, problem: str
+):
+    cluster = {"metadata": {"name": "eu1"}, "spec": spec}
+    secrets = {("n", "s"): _secret("1", "https://one")}
+    ((info,), skipped) = infos_of({("", "eu1"): cluster}, secrets, SecretReader(read_kubeconfig))
+    assert (info.access, info.config, skipped) == (access, None, {})
+    assert problem in info.problem
+    assert bool(problem) is bool(info.problem)
+
+
 def _secret(version: str, server: str, uid: str = "u1") -> dict[str, Any]:
     document = {
         "current-context": "a",

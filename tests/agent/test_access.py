@@ -1,0 +1,80 @@
+"""Clusters whose access is `Agent`, in the registry and in the processes that use it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleetbus.clusters.info import ClusterAccess, ClusterInfo
+from fleetbus.clusters.registry import Clusters
+from fleetbus.errors import NotEngaged
+from fleetbus.kube.connection.config import KubeConfig
+from fleetbus_emulator.apiserver import Cluster, serve
+from support.eventually import eventually
+from support.objects import config_map
+from support.rigs.agents import agent_rig
+
+MAPS = "v1/configmaps"
+BEHIND = ClusterInfo(name="eu1", provider="test", config=None, access=ClusterAccess.AGENT)
+
+
+class Edited:
+    """A provider of clusters that the test edits."""
+
+    name = "test"
+
+    def __init__(self, *infos: ClusterInfo) -> None:
+        self._sets: asyncio.Queue[list[ClusterInfo]] = asyncio.Queue()
+        self.report(*infos)
+
+    def report(self, *infos: ClusterInfo) -> None:
+        self._sets.put_nowait(list(infos))
+
+    async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
+        while True:
+            yield await self._sets.get()
+
+
+async def test_a_process_without_a_way_to_agents_says_so():
+    clusters = Clusters([Edited(BEHIND)])
+    running = asyncio.create_task(clusters.run())
+    await clusters.known()
+    with pytest.raises(NotEngaged, match="no way to its agent"):
+        clusters.client("eu1")
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_cluster_moves_to_an_agent_and_back_while_it_is_used(nats_url: str, tmp_path: Path):
+    cluster = Cluster("eu1")
+    async with serve([cluster]) as servers, agent_rig(nats_url, tmp_path) as rig:
+        document: dict[str, Any] = servers.kubeconfig()
+        await rig.start(document)
+        direct = replace(
+            BEHIND, access=ClusterAccess.DIRECT, config=KubeConfig(json.dumps(document))
+        )
+        provider = Edited(direct)
+        clusters = Clusters([provider])
+        clusters.call_agents(lambda info: rig.client(info.name))
+        running = asyncio.create_task(clusters.run())
+        await clusters.known()
+        for number, info in enumerate((direct, BEHIND, direct)):
+            before = clusters.client("eu1") if number else None
+            provider.report(info)
+            await eventually(
+                lambda: before is None or clusters.client("eu1") is not before  # noqa: B023
+            )
+            client = clusters.client("eu1")
+            await client.create(MAPS, config_map(f"m{number}"))
+            assert (client.make_transport is None) is (info is direct)
+        assert (
+            len([obj for obj in cluster.list(MAPS) if obj["metadata"]["name"].startswith("m")]) == 3
+        )
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
