@@ -15,12 +15,12 @@ from fleetbus.bus.connection import Bus
 from fleetbus_proto.calls import CHUNK_BYTES, FrameToCaller, encode_frame
 from fleetbus_proto.subjects import answers_subject
 
-_SMALL: Final = 8 * 1024
+_SMALL: Final = 4 * 1024
 """Frames up to this size wait for nobody."""
-_UNSENT: Final = 32 * 1024
+_UNSENT: Final = 16 * 1024
 """Bytes that may wait in the connection's buffers."""
-_SMALLEST: Final = 8 * 1024
-_SLOW: Final = 0.1
+_SMALLEST: Final = 4 * 1024
+_SLOW: Final = 0.05
 """Seconds for one piece; a link that needs more gets smaller ones."""
 _FAST: Final = 0.02
 _RETRY: Final = 0.05
