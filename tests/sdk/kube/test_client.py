@@ -36,7 +36,7 @@ from fleetbus_emulator.apiserver import (
 from fleetbus_proto.errors import InvalidName
 from support.eventually import eventually
 from support.objects import config_map
-from support.rigs.agents import WAYS, Connect, connect_by
+from support.rigs.agents import Connect
 from support.rows import each_row
 from support.wire.strategies import SEGMENTS
 
@@ -59,11 +59,6 @@ async def client_of(
 @pytest.fixture
 def cluster() -> Cluster:
     return Cluster("eu1")
-
-
-@pytest.fixture(params=WAYS)
-def connect(request: pytest.FixtureRequest, nats_url: str, tmp_path: pathlib.Path) -> Connect:
-    return connect_by(request.param, nats_url, tmp_path)
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 
 from fleetbus.errors import KubeError, NotFound, Unreachable
 from fleetbus.kube.client import KubeClient
-from fleetbus.kube.connection.config import KubeConfig
 from fleetbus_proto.resources import parse_resource
+from support.rigs.agents import Connect
 
 MAPS = "v1/configmaps"
 HTML, TEXT, JSON = "text/html", "text/plain", "application/json"
@@ -29,14 +29,15 @@ class Server:
 
 
 @pytest.fixture
-async def server() -> AsyncGenerator[Server]:
+async def server(connect: Connect) -> AsyncGenerator[Server]:
     connections: set[asyncio.Task[None] | None] = set()
+    fake: Server | None = None
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connections.add(asyncio.current_task())
         with contextlib.suppress(asyncio.IncompleteReadError, OSError, asyncio.CancelledError):
             while await reader.readuntil(b"\r\n\r\n"):
-                status, kind, body = fake.answer
+                status, kind, body = fake.answer if fake is not None else (404, TEXT, "")
                 head = f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nConnection: close\r\n"
                 writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
                 await writer.drain()
@@ -51,7 +52,7 @@ async def server() -> AsyncGenerator[Server]:
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
         "current-context": "c",
     }
-    async with KubeClient(KubeConfig(json.dumps(document))) as client:
+    async with connect(document) as client:
         fake = Server(client)
         yield fake
     listening.close()

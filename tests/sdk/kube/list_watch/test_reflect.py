@@ -29,6 +29,7 @@ from fleetbus.kube.list_watch.reflect import (
 from fleetbus_emulator.apiserver import Cluster, CutWatch, Expire, Fail, serve
 from fleetbus_proto.resources import parse_resource
 from support.eventually import eventually
+from support.rigs.agents import Connect
 from support.rows import each_row
 
 TARGET = WatchTarget(parse_resource("v1/configmaps"))
@@ -41,11 +42,9 @@ async def cluster() -> Cluster:
 
 
 @pytest.fixture
-async def client(cluster: Cluster) -> AsyncGenerator[KubeClient]:
-    async with serve([cluster]) as servers:
-        config = KubeConfig(yaml.safe_dump(servers.kubeconfig()))
-        async with KubeClient(config) as kube:
-            yield kube
+async def client(cluster: Cluster, connect: Connect) -> AsyncGenerator[KubeClient]:
+    async with serve([cluster]) as servers, connect(servers.kubeconfig()) as kube:
+        yield kube
 
 
 def write(cluster: Cluster, name: str, value: str = "v") -> None:
