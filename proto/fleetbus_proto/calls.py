@@ -43,6 +43,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _Data = Annotated[bytes, msgspec.Meta(max_length=CHUNK_BYTES)]
 _Id = Annotated[str, msgspec.Meta(max_length=97)]
 _Text = Annotated[str, msgspec.Meta(max_length=8192)]
+_Long = Annotated[str, msgspec.Meta(max_length=64 * 1024)]
 _Word = Annotated[str, msgspec.Meta(max_length=1024)]
 
 
@@ -70,9 +71,10 @@ class Open(
 
     id: _Id
     method: _Word
-    path: _Text
+    path: _Long
     """Escaped, without the query."""
-    query: dict[_Word, str] = {}
+    query: dict[_Word, _Long] = {}
+    """Selectors and continue tokens may be long."""
     accept: _Word = ""
     content_type: _Word = ""
     if_none_match: _Word = ""

@@ -332,3 +332,11 @@ async def test_an_agent_that_is_silent_is_given_up(nats_url: str, tmp_path: Path
             with pytest.raises(KubeError, match="stopped answering"):
                 await client.list(MAPS)
         assert not rig.calls.count
+
+
+async def test_a_long_selector_goes_through(nats_url: str, tmp_path: Path):
+    async with one_agent(nats_url, tmp_path) as rig:
+        await rig.client.create(MAPS, config_map("a"))
+        names = ",".join(f"value-{number}" for number in range(1_000))
+        assert await rig.client.list(MAPS, label_selector=f"app in ({names})") == []
+        assert await rig.client.list(MAPS, "default", label_selector=f"app notin ({names})")

@@ -84,9 +84,16 @@ async def test_w13_nothing_is_sent_to_another_cluster_behind_the_agent(
 async def test_w13_a_stream_before_any_other_request_is_checked_too(nats_url: str, tmp_path: Path):
     async with checked(nats_url, tmp_path) as (address, client, _):
         await address.lead_elsewhere()
+        with pytest.raises(errors.Unreachable):  # the agent finds out
+            await drained(client)
         with pytest.raises(NotAccepted):
-            async for _page in list_pages(client, WatchTarget(parse_resource(MAPS))):
-                pass
+            await drained(client)
+        assert "list" not in [request.verb for request in address.wrong.requests]
+
+
+async def drained(client: KubeClient) -> None:
+    async for _page in list_pages(client, WatchTarget(parse_resource(MAPS))):
+        pass
 
 
 async def test_w13_after_consent_the_other_cluster_is_written_to(nats_url: str, tmp_path: Path):

@@ -39,6 +39,10 @@ _BUFFER: Final = 64 * 1024
 _USER_AGENT: Final = "fleetbus-agent"
 
 
+class ClusterChanged(Unreachable):
+    """Another cluster answers than a moment ago; all connections were closed."""
+
+
 class MemberServer:
     """The API server of this cluster.
 
@@ -54,7 +58,12 @@ class MemberServer:
         self._problem = "not asked yet"
         self._check = SharedCheck(self._read_uid)
         self._http = HttpTransport(
-            config, user_agent=_USER_AGENT, buffer=_BUFFER, verify=self._verify, decompress=False
+            config,
+            user_agent=_USER_AGENT,
+            buffer=_BUFFER,
+            verify=self._verify,
+            decompress=False,
+            exempt="",  # a caller's request for the UID must not open an unchecked connection
         )
 
     def trouble(self) -> str:
@@ -112,6 +121,8 @@ class MemberServer:
         meant = _MEANT.get()
         try:
             await self._check.run_since(time.monotonic())
+        except ClusterChanged:
+            raise
         except KubeError:
             if meant:
                 raise
@@ -132,7 +143,7 @@ class MemberServer:
             log.error("another_cluster_answers", uid=uid, before=before)
             await self._http.close()
             text = "another cluster answers at the address of the API server"
-            raise Unreachable(0, "Unreachable", text)
+            raise ClusterChanged(0, "Unreachable", text)
 
     async def _ask(self) -> str:
         call = Call("GET", KUBE_SYSTEM, alone=True)

@@ -13,7 +13,7 @@ from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.kube.connection.credentials import Credentials, explain_refusal
 from fleetbus.kube.connection.parameters import Connection
 from fleetbus.kube.connection.response import BrokenOff, Idle, Limits
-from fleetbus.kube.connection.sessions import Sessions
+from fleetbus.kube.connection.sessions import KUBE_SYSTEM, Sessions
 from fleetbus.kube.connection.transport import Verify
 from fleetbus.kube.requests import Call, acting_user
 from fleetbus.kube.responses import failure_text, unreachable_error
@@ -32,6 +32,7 @@ class HttpTransport:
         buffer: roughly how many unread bytes one response may hold.
         verify: called for each new connection before a request goes through it.
         decompress: whether bodies are decompressed; otherwise they are plain, or gzip.
+        exempt: as for `Sessions`.
     """
 
     def __init__(
@@ -42,10 +43,13 @@ class HttpTransport:
         buffer: int,
         verify: Verify,
         decompress: bool = True,
+        exempt: str = KUBE_SYSTEM,
     ) -> None:
         self._credentials = Credentials(config)
         guard = config.policy.open_socket if config is not None else None
-        self._sessions = Sessions(buffer=buffer, guard=guard, verify=verify, decompress=decompress)
+        self._sessions = Sessions(
+            buffer=buffer, guard=guard, verify=verify, decompress=decompress, exempt=exempt
+        )
         # Others that aiohttp offers depend on what is installed.
         self._own_headers = {"User-Agent": user_agent}
         if not decompress:

@@ -39,15 +39,24 @@ class Sessions:
         guard: makes the sockets; None allows any address.
         verify: called for each new connection before a request goes through it.
         decompress: whether bodies are decompressed.
+        exempt: the path of requests that are the check themselves; empty if all of those have
+            connections of their own.
     """
 
     def __init__(
-        self, *, buffer: int, guard: Guard | None, verify: Verify, decompress: bool = True
+        self,
+        *,
+        buffer: int,
+        guard: Guard | None,
+        verify: Verify,
+        decompress: bool = True,
+        exempt: str = KUBE_SYSTEM,
     ) -> None:
         self._buffer = buffer
         self._guard = guard
         self._verify = verify
         self._decompress = decompress
+        self._exempt = exempt
         self._shared: aiohttp.ClientSession | None = None
         self._alone: aiohttp.ClientSession | None = None
 
@@ -65,7 +74,9 @@ class Sessions:
                 self._alone = aiohttp.ClientSession(connector=connector)
             return self._alone
         if self._shared is None:
-            connector = _VerifyingConnector(guard=self._guard, verify=self._verify)
+            connector = _VerifyingConnector(
+                guard=self._guard, verify=self._verify, exempt=self._exempt
+            )
             self._shared = aiohttp.ClientSession(
                 connector=connector, read_bufsize=self._buffer, auto_decompress=self._decompress
             )
@@ -85,11 +96,12 @@ class Sessions:
 class _VerifyingConnector(aiohttp.TCPConnector):
     """Verifies each connection once, before it is used."""
 
-    def __init__(self, *, guard: Guard | None, verify: Verify) -> None:
+    def __init__(self, *, guard: Guard | None, verify: Verify, exempt: str) -> None:
         # limit=0: every watch holds a connection, so any limit would deadlock some day.
         # A name may resolve differently next time, so each socket is checked (rule S7).
         super().__init__(limit=0, socket_factory=guard, keepalive_timeout=_KEPT)
         self._verify = verify
+        self._exempt = exempt
         self._verified: WeakSet[ResponseHandler] = WeakSet()
 
     async def connect(
@@ -105,8 +117,7 @@ class _VerifyingConnector(aiohttp.TCPConnector):
         """
         connection = await super().connect(req, traces, timeout)
         protocol = connection.protocol
-        # A request for the UID is the check itself.
-        if protocol in self._verified or req.url.path == KUBE_SYSTEM:
+        if protocol in self._verified or req.url.path == self._exempt:
             return connection
         try:
             is_verified = await self._verify(req.method)
