@@ -19,7 +19,7 @@ from fleetbus_emulator.apiserver import Cluster
 from fleetbus_proto.resources import parse_resource
 from support.hostile.redirected_address import Address, shared_address
 from support.objects import config_map
-from support.rigs.agents import agent_rig
+from support.rigs.agents import agent_rig, one_agent
 
 MAPS = "v1/configmaps"
 
@@ -121,3 +121,17 @@ async def test_w13_connections_that_stand_do_not_outlive_a_change(nats_url: str,
         failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         assert all(isinstance(error, errors.Unreachable) for error in failed)
         assert written(address.wrong) == []
+
+
+async def test_w13_a_cluster_that_was_rebuilt_in_place_is_used_at_once_after_consent(
+    nats_url: str, tmp_path: Path
+):
+    async with one_agent(nats_url, tmp_path) as rig:
+        accepted = Accepted(uid_of(rig.cluster))
+        client = rig.client
+        client.verify_identity(IdentityCheck("eu1", accepted=accepted, read=client.kube_system_uid))
+        await client.create(MAPS, config_map("a"))
+        accepted.accepted = rig.cluster.swap_uid()
+        await client.confirm()  # through a connection that stands
+        await client.create(MAPS, config_map("b"))
+        await client.create(MAPS, config_map("c"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import Final
@@ -97,16 +98,24 @@ class MemberServer:
         """
         if meant and meant != self.uid:
             # Perhaps another cluster answers by now, and it is the one that is meant.
-            await self.learn()
+            with suppress(ClusterChanged):
+                await self.learn()
             self._require(meant)
         _MEANT.set(meant)
         try:
-            response = await self._http.send(call, limits)
+            response = await self._send(call, limits, meant)
         except KubeError as e:
             self._problem = str(e)
             raise
         self._problem = ""
         return response
+
+    async def _send(self, call: Call, limits: Limits, meant: str) -> HttpResponse:
+        try:
+            return await self._http.send(call, limits)
+        except ClusterChanged:  # found out before anything was sent
+            self._require(meant)
+            return await self._http.send(call, limits)
 
     def _require(self, meant: str) -> None:
         if meant and meant != self.uid:
