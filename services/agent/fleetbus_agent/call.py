@@ -161,10 +161,10 @@ class AgentCall:
             self.attributes = read_attributes(frame.method, frame.path, frame.query)
         except UnclearRequest as e:
             raise CallFailed(Reason.MALFORMED, str(e)) from e
-        wanted = [self.attributes]
+        requested_attributes = [self.attributes]
         if frame.as_user:
-            wanted.append(impersonation(frame.as_user))
-        for attributes in wanted:
+            requested_attributes.append(impersonation(frame.as_user))
+        for attributes in requested_attributes:
             if problem := self._member.policy.problem(attributes):
                 raise CallFailed(Reason.DENIED, problem)
 

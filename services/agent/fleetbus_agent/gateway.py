@@ -240,7 +240,7 @@ class Gateway:
     def _record(self, call: AgentCall) -> None:
         """One log line per call, for the owner of the cluster: who asked for what."""
         seconds = time.monotonic() - call.began_at
-        attributes, asked = call.attributes, call.frame.asked_by
+        attributes, asker = call.attributes, call.frame.asked_by
         verb = attributes.verb if attributes else ""
         outcome = f"{call.outcome[0]}xx" if call.outcome.isdigit() else call.outcome
         metrics.CALLS.labels(verb, outcome).inc()
@@ -250,9 +250,9 @@ class Gateway:
         self._log.info(
             "call",
             id=call.frame.id,
-            component=asked.component,
-            controller=asked.controller,
-            object=asked.object,
+            component=asker.component,
+            controller=asker.controller,
+            object=asker.object,
             as_user=call.frame.as_user,
             verb=verb,
             resource=attributes.resource if attributes else call.frame.path[:200],

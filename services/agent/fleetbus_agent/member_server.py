@@ -84,59 +84,59 @@ class MemberServer:
         """
         await self._check.run_since(time.monotonic())
 
-    async def send(self, call: Call, limits: Limits, meant: str) -> HttpResponse:
+    async def send(self, call: Call, limits: Limits, meant_uid: str) -> HttpResponse:
         """Send a request to the API server of the cluster that is meant.
 
         Args:
             call: the request.
             limits: its time limits.
-            meant: the UID of kube-system; empty if any will do.
+            meant_uid: the UID of kube-system; empty if any will do.
 
         Raises:
             NotAccepted: it is the server of another cluster; nothing was sent.
             Unreachable: there was no answer.
         """
-        if meant and meant != self.uid:
+        if meant_uid and meant_uid != self.uid:
             # Perhaps another cluster answers by now, and it is the one that is meant.
             with suppress(ClusterChanged):
                 await self.learn()
-            self._require(meant)
-        _MEANT.set(meant)
+            self._require(meant_uid)
+        _MEANT.set(meant_uid)
         try:
-            response = await self._send(call, limits, meant)
+            response = await self._send(call, limits, meant_uid)
         except KubeError as e:
             self._problem = str(e)
             raise
         self._problem = ""
         return response
 
-    async def _send(self, call: Call, limits: Limits, meant: str) -> HttpResponse:
+    async def _send(self, call: Call, limits: Limits, meant_uid: str) -> HttpResponse:
         try:
             return await self._http.send(call, limits)
         except ClusterChanged:  # found out before anything was sent
-            self._require(meant)
+            self._require(meant_uid)
             return await self._http.send(call, limits)
 
-    def _require(self, meant: str) -> None:
-        if meant and meant != self.uid:
+    def _require(self, meant_uid: str) -> None:
+        if meant_uid and meant_uid != self.uid:
             raise NotAccepted(
                 0,
                 "NotAccepted",
                 f"the agent's API server is of another cluster: kube-system has UID {self.uid},"
-                f" not {meant}",
+                f" not {meant_uid}",
             )
 
     async def _verify(self, _method: str) -> bool:
-        meant = _MEANT.get()
+        meant_uid = _MEANT.get()
         try:
             await self._check.run_since(time.monotonic())
         except ClusterChanged:
             raise
         except KubeError:
-            if meant:
+            if meant_uid:
                 raise
             return False
-        self._require(meant)
+        self._require(meant_uid)
         return True
 
     async def _read_uid(self) -> None:
