@@ -4,8 +4,9 @@ A frame is one message with a msgpack map. A call is one request: `Open`, perhap
 rest of its body; answered with `Head` and `Body`, or with `Failed`. Each side sends no more bytes
 of a body than the other has given `Credit` for. Nothing is stored: these are calls, not events.
 
-The id of a call is `<caller>.<number>`, unique in the fleet, and the end of the subject on which it
-is answered. Durations are sent, never times: clocks differ.
+The id of a call is `<component>.<process>.<number>`, unique in the fleet. It is the end of the
+subject on which the call is answered, so that a component may have the right to its own answers
+only. Durations are sent, never times: clocks differ.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ ANSWER_HEADERS: Final = (
 )
 """The headers of a response that are passed on."""
 
-_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,79}\.[a-z0-9]{1,16}")
+_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,79}\.[a-z0-9]{1,32}\.[a-z0-9]{1,16}")
 _INSTANCE: Final = re.compile(r"[a-z0-9]{1,32}")
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _Data = Annotated[bytes, msgspec.Meta(max_length=CHUNK_BYTES)]

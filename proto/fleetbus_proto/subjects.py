@@ -8,7 +8,7 @@
     fleetbus.distribution.<namespace>.<name>.<cluster>.<event>
     fleetbus.prior.<cluster>.<group>.<resource>.<namespace>.<name>
     fleetbus.api.<cluster>[.<instance>]
-    fleetbus.answers.<cluster>.<caller>.<call>
+    fleetbus.answers.<cluster>.<component>.<process>.<call>
 
 Inside a token `.` is written `_`, and every byte of the UTF-8 text other than
 `A-Z a-z 0-9 - :` is percent-encoded (`_` too), so that any name can be read back (rule B8).
@@ -348,7 +348,7 @@ def answers_subject(cluster: str, call: str) -> str:
 
     Args:
         cluster: the cluster that is called.
-        call: the id of the call, `<caller>.<number>`.
+        call: the id of the call, `<component>.<process>.<number>`.
 
     Raises:
         InvalidName: it is no id of a call.

@@ -172,7 +172,7 @@ async def test_a_cancellation_reaches_the_api_server(nats_url: str, tmp_path: Pa
 async def test_a_caller_that_vanishes_is_given_up(nats_url: str, tmp_path: Path):
     async with agent_rig(nats_url, tmp_path) as rig, hanging_server() as (document, closed):
         await rig.start(document)
-        frame = Open(id="gone-1.1", method="GET", path="/api/v1/pods")
+        frame = Open(id="gone.1.1", method="GET", path="/api/v1/pods")
         rig.bus.publish_directly(api_subject("eu1"), encode_frame(frame))
         await eventually(lambda: closed == ["/api/v1/pods"], timedelta(seconds=10))
 

@@ -45,7 +45,7 @@ from support.wire.frames import TO_AGENT
 
 MAPS = "v1/configmaps"
 PATH = "/api/v1/namespaces/default/configmaps"
-CALLER = "raw-1"
+CALLER = "raw.1"
 
 
 class RawCaller:

@@ -44,7 +44,7 @@ class AgentCalls:
 
     def __init__(self, bus: Bus, component: str, *, times: Times = _USUAL) -> None:
         self.component = component
-        self.caller = f"{_name_of(component)}-{secrets.token_hex(4)}"
+        self.caller = f"{_name_of(component)}.{secrets.token_hex(4)}"
         self._bus = bus
         self._times = times
         self._calls: dict[str, PendingCall] = {}

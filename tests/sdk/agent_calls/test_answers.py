@@ -229,8 +229,8 @@ async def test_s3_frames_of_other_clusters_and_for_other_calls_change_nothing(na
         await eventually(lambda: scripted.frames)
         opened = scripted.opened()
         scripted.send(opened.id, head(opened, b'{"from": "us1"}'), cluster="us1")
-        scripted.send(opened.id, changed(head(opened), id="other-1.1"))
-        scripted.send("nobody-1.1", head(opened))
+        scripted.send(opened.id, changed(head(opened), id="other.1.1"))
+        scripted.send("nobody.1.1", head(opened))
         scripted.send(opened.id, head(opened, b'{"from": "eu1"}'))
         assert json.loads(await asking) == {"from": "eu1"}
         for _ in range(3):  # late

@@ -41,7 +41,8 @@ _PARAMETERS: Final = {
     "place": "Name of the cluster, or `_fleet` if it is about none in particular; encoded.",
     "event": "What happened.",
     "instance": "The process of the agent that has taken the call; `every-agent` if it is unknown.",
-    "caller": "The process that calls.",
+    "component": "Part of fleetbus that calls, like `distributor`.",
+    "process": "Random name of its process.",
     "call": "Number of the call.",
 }
 
@@ -121,7 +122,7 @@ def _channels() -> JsonObject:
             Cancel,
         ),
         "answers": _channel(
-            "fleetbus.answers.{cluster}.{caller}.{call}",
+            "fleetbus.answers.{cluster}.{component}.{process}.{call}",
             "The answer to a request. Not stored.",
             Head,
             Body,

@@ -21,7 +21,7 @@ from fleetbus_proto.calls import (
     Working,
 )
 
-CALL: Final = "distributor-7f3a91c2.1k"
+CALL: Final = "distributor.7f3a91c2.1k"
 INSTANCE: Final = "5e1f0a9b"
 _OBJECT: Final = b'{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"web"}}'
 
@@ -68,7 +68,7 @@ FRAMES: Final[dict[str, Frame]] = {
 _TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
 _COUNTS = st.integers(0, 2**53)
 _DATA = st.binary(max_size=64)
-IDS = st.from_regex(r"[a-z0-9][a-z0-9-]{0,20}\.[a-z0-9]{1,16}", fullmatch=True)
+IDS = st.from_regex(r"[a-z0-9][a-z0-9-]{0,20}\.[a-z0-9]{1,8}\.[a-z0-9]{1,16}", fullmatch=True)
 _ANY_IDS = st.just(CALL) | IDS | _TEXTS
 
 OPENS: st.SearchStrategy[Open] = st.builds(
