@@ -9,6 +9,7 @@
     fleetbus.prior.<cluster>.<group>.<resource>.<namespace>.<name>
     fleetbus.api.<cluster>[.<instance>]
     fleetbus.answers.<cluster>.<component>.<process>.<call>
+    fleetbus.registration.<cluster>
 
 Inside a token `.` is written `_`, and every byte of the UTF-8 text other than
 `A-Z a-z 0-9 - :` is percent-encoded (`_` too), so that any name can be read back (rule B8).
@@ -39,6 +40,7 @@ PRIOR_STREAM = "FLEETBUS_PRIOR"
 PRIOR_ALL = "fleetbus.prior.>"
 API_ALL = "fleetbus.api.>"
 ANSWERS_ALL = "fleetbus.answers.>"
+REGISTRATIONS_ALL = "fleetbus.registration.*"
 AGENTS = "agents"
 """The queue group of the agents of a cluster: each call goes to one of them."""
 EVERY_AGENT = "every-agent"
@@ -381,3 +383,8 @@ def parse_answers_subject(subject: str) -> tuple[str, str]:
     if not is_call_id(tokens[3]):
         raise InvalidName(f"{subject!r} is not the subject of an answer")
     return check_cluster(tokens[2]), tokens[3]
+
+
+def registration_subject(cluster: str) -> str:
+    """The subject on which an agent of a cluster tells the hub its nkey."""
+    return f"fleetbus.registration.{check_cluster(cluster)}"

@@ -14,10 +14,11 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from fleetbus_proto import calls, distribution, events, headers, votes
+from fleetbus_proto import calls, distribution, events, headers, registration, votes
 from fleetbus_proto.calls import Body, Cancel, Credit, Failed, Head, Open, Working
 from fleetbus_proto.distribution import AffectedObject, DistributionEvent
 from fleetbus_proto.events import AuditPage, EpochEnd, Event, Heartbeat, Message
+from fleetbus_proto.registration import Registration, RegistrationAnswer, SignedRegistration
 from fleetbus_proto.subjects import DISTRIBUTION_STREAM, STREAM, DistributionVerb, Verb
 from fleetbus_proto.votes import Vote
 from support.wire.samples import MESSAGE_KEY
@@ -26,6 +27,7 @@ JsonObject = dict[str, Any]
 
 _KINDS: Final = (Event, EpochEnd, AuditPage, Heartbeat)
 FRAMES: Final = (Open, Body, Credit, Cancel, Head, Working, Failed)
+REGISTRATIONS: Final = (SignedRegistration, Registration, RegistrationAnswer)
 _REF: Final = "#/components/schemas/{name}"
 _PARAMETERS: Final = {
     "cluster": "Name of the cluster, a DNS-1123 label.",
@@ -58,7 +60,8 @@ def document() -> JsonObject:
             "description": (
                 "Every change of every watched object of a fleet of Kubernetes clusters. "
                 f"Votes and what the distributor tells are stored in the JetStream stream "
-                f"{DISTRIBUTION_STREAM}, everything else but `control` and calls in {STREAM}. "
+                f"{DISTRIBUTION_STREAM}, everything else but `control`, calls and registrations in "
+                f"{STREAM}. "
                 "proto/README.md says what order, repeats and epochs mean; both are the contract."
             ),
         },
@@ -130,6 +133,12 @@ def _channels() -> JsonObject:
             Working,
             Failed,
         ),
+        "registrations": _channel(
+            "fleetbus.registration.{cluster}",
+            "An agent tells the hub the nkey that it will log in with: what it signs is a "
+            "Registration. The answer goes to the reply subject. Not stored.",
+            *REGISTRATIONS,
+        ),
     }
 
 
@@ -162,6 +171,7 @@ def _operations() -> JsonObject:
         "publishCalls": ("calls", "A process of the hub sends a request to an agent."),
         "publishFollowingFrames": ("followingFrames", "It goes on with its request."),
         "publishAnswers": ("answers", "An agent answers for its own cluster."),
+        "publishRegistrations": ("registrations", "An agent registers, or changes its nkey."),
     }
     return {
         name: {
@@ -205,13 +215,25 @@ def _messages() -> JsonObject:
         }
         for kind in FRAMES
     }
-    return of_watchers | {"Vote": vote, "DistributionEvent": published} | frames
+    registrations = {
+        kind.__name__: {
+            "name": kind.__name__,
+            "summary": _first_line(kind),
+            "contentType": registration.CONTENT_TYPE,
+            "payload": {"$ref": _REF.format(name=kind.__name__)},
+        }
+        for kind in REGISTRATIONS
+    }
+    others = {"Vote": vote, "DistributionEvent": published}
+    return of_watchers | others | frames | registrations
 
 
 def _schemas() -> JsonObject:
-    own_types: tuple[type, ...] = (Vote, DistributionEvent, AffectedObject, DistributionVerb)
+    own_types: tuple[type, ...] = (
+        *(Vote, DistributionEvent, AffectedObject, DistributionVerb, *REGISTRATIONS),
+    )
     others = {each_type.__name__: each_type for each_type in own_types}
-    kinds = (*_KINDS, Vote, DistributionEvent, *FRAMES)
+    kinds = (*_KINDS, Vote, DistributionEvent, *FRAMES, *REGISTRATIONS)
     _, found = msgspec.json.schema_components(kinds, ref_template=_REF)
     schemas: JsonObject = {}
     for name, schema in found.items():
