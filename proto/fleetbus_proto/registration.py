@@ -35,7 +35,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class SignedRegistration(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A registration as it was signed, byte for byte; `body` and `signature` are base64 in JSON."""
+    """A registration as it was signed, byte for byte; in JSON bytes are base64."""
 
     body: bytes
     """The `Registration`, as JSON."""
@@ -43,6 +43,8 @@ class SignedRegistration(msgspec.Struct, frozen=True, kw_only=True, rename="came
     """The public nkey that signed."""
     signature: bytes
     """Ed25519, of `REGISTRATION` and the body."""
+    proof: bytes
+    """The same by the `key` of the registration: nobody registers the nkey of another."""
 
 
 class RegistrationAnswer(

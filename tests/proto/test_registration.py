@@ -25,7 +25,9 @@ from support.wire import asyncapi
 
 KEY = "UCY6Q7FOBH7PIE6D5LOI5BVHZKFXHDHDCO2XKCU7XMYWL3SSWDFRZEUR"
 INNER = Registration(cluster="eu1", key=KEY, uid="0d8f", instance="agent-1")
-SIGNED = SignedRegistration(body=encode_registration(INNER), signed_by=KEY, signature=b"\x00\xff")
+SIGNED = SignedRegistration(
+    body=encode_registration(INNER), signed_by=KEY, signature=b"\x00\xff", proof=b"\x01"
+)
 ANSWER = RegistrationAnswer(state="pending", message="fleetbus clusters accept eu1")
 
 
@@ -52,7 +54,7 @@ def test_what_is_no_registration_is_none(body: bytes):
 
 
 def test_a_registration_is_small():
-    large = SignedRegistration(body=b"x" * MAX_REGISTRATION_BYTES, signed_by=KEY, signature=b"")
+    large = SignedRegistration(body=b"x" * MAX_REGISTRATION_BYTES, signed_by=KEY, signature=b"", proof=b"")
     assert decode_signed(encode_registration(large)) is None
 
 

@@ -15,16 +15,7 @@ clusters: whether it reads the members' kubeconfigs. */}}
   hub: {{ not .kubeconfigSecret }}
   values: {{ omit . "watch" | toJson }}
   settings: {{ include "fleetbus.watchSettings" (default dict .watch) }}
-  nats:
-    publish:
-      - fleetbus.events.{{ .name }}.>
-      - fleetbus.epochs.{{ .name }}.>
-      - fleetbus.status.{{ .name }}.>
-      - $KV.FLEETBUS_STATE.{{ .name }}.>
-      - $JS.API.DIRECT.GET.KV_FLEETBUS_STATE.$KV.FLEETBUS_STATE.{{ .name }}.>
-      - $JS.API.DIRECT.GET.KV_FLEETBUS_STATE.$KV.FLEETBUS_STATE._hub.{{ .name }}.>
-      - $JS.API.DIRECT.GET.FLEETBUS_EVENTS.fleetbus.status.{{ .name }}.>
-    subscribe: [_INBOX.watcher.{{ .name }}.>, fleetbus.control.{{ .name }}]
+  nats: {{ include "fleetbus.watcherRights" .name | fromYaml | toJson }}
 {{- end }}
 {{- with .Values.watchers.pool }}
 {{- if .enabled }}
@@ -80,6 +71,10 @@ clusters: whether it reads the members' kubeconfigs. */}}
     {{- if .Values.archiver.enabled }}
     FLEETBUS_RECONCILER_ARCHIVER: "true"
     {{- end }}
+    {{- if .Values.agents.enabled }}
+    FLEETBUS_RECONCILER_AGENTS_SECRET: {{ include "fleetbus.agentsSecret" $ | quote }}
+    FLEETBUS_RECONCILER_AGENTS_APPROVAL: {{ .Values.agents.approval | quote }}
+    {{- end }}
   nats:
     publish:
       - $JS.API.INFO
@@ -109,7 +104,14 @@ clusters: whether it reads the members' kubeconfigs. */}}
       {{- with $own }}
       {{- include "fleetbus.controllerSubjects" . | fromYamlArray | toYaml | nindent 6 }}
       {{- end }}
-    subscribe: [_INBOX.projector.>, $KV.FLEETBUS_STATE.>]
+      {{- if $.Values.agents.enabled }}
+      - fleetbus.api.>
+      {{- end }}
+    subscribe: [_INBOX.projector.>, $KV.FLEETBUS_STATE.>{{ if $.Values.agents.enabled }}, fleetbus.answers.*.projector.>, fleetbus.registration.*{{ end }}]
+    {{- if $.Values.agents.enabled }}
+    # Registrations of agents are answered; the server names where.
+    responses: true
+    {{- end }}
   redis: {{ include "fleetbus.controllerKeys" $own | fromYamlArray | toJson }}
 {{- range .Values.reconcilers }}
 {{- if ne .name $.Values.projector.reconciler }}
@@ -127,8 +129,9 @@ clusters: whether it reads the members' kubeconfigs. */}}
     FLEETBUS_RECONCILER_NAMESPACE: {{ $.Values.clusters.namespace }}
     FLEETBUS_RECONCILER_MODULES: {{ .modules | toJson | quote }}
   nats:
-    publish: {{ include "fleetbus.controllerSubjects" .controllers | fromYamlArray | toJson }}
-    subscribe: [_INBOX.reconciler.{{ .name }}.>]
+    {{- $called := include "fleetbus.callSubjects" (list $ (printf "reconciler-%s" .name)) | fromJson }}
+    publish: {{ concat (include "fleetbus.controllerSubjects" .controllers | fromYamlArray) $called.publish | toJson }}
+    subscribe: {{ concat (list (printf "_INBOX.reconciler.%s.>" .name)) $called.subscribe | toJson }}
   redis: {{ include "fleetbus.controllerKeys" .controllers | fromYamlArray | toJson }}
 {{- end }}
 {{- end }}
@@ -145,8 +148,9 @@ clusters: whether it reads the members' kubeconfigs. */}}
     FLEETBUS_DISTRIBUTOR_NAMESPACE: {{ .Values.clusters.namespace }}
     FLEETBUS_DISTRIBUTOR_REQUIRE_SERVICE_ACCOUNT: {{ .Values.distributor.requireServiceAccount | quote }}
   nats:
-    publish: {{ concat (include "fleetbus.controllerSubjects" (list "distributor" "distributor-targets") | fromYamlArray) (list "$JS.API.DIRECT.GET.FLEETBUS_DISTRIBUTION.fleetbus.votes.>" "fleetbus.distribution.>") | toJson }}
-    subscribe: [_INBOX.distributor.>, fleetbus.votes.>]
+    {{- $called := include "fleetbus.callSubjects" (list $ "distributor") | fromJson }}
+    publish: {{ concat (include "fleetbus.controllerSubjects" (list "distributor" "distributor-targets") | fromYamlArray) (list "$JS.API.DIRECT.GET.FLEETBUS_DISTRIBUTION.fleetbus.votes.>" "fleetbus.distribution.>") $called.publish | toJson }}
+    subscribe: {{ concat (list "_INBOX.distributor.>" "fleetbus.votes.>") $called.subscribe | toJson }}
   redis: {{ concat (include "fleetbus.controllerKeys" (list "distributor" "distributor-targets") | fromYamlArray) (list "~fleetbus:{deletions}:*" "~fleetbus:{mcr:*" "~fleetbus:{targets}:*") | toJson }}
 {{- end }}
 {{- with .Values.archiver }}
@@ -214,13 +218,17 @@ clusters: whether it reads the members' kubeconfigs. */}}
     {{- end }}
     {{- end }}
   # It reads the past, and the last runs of controllers.
+  {{- $calls := and $.Values.agents.enabled (eq .authority "member") }}
   nats:
     publish:
       - $JS.API.STREAM.INFO.FLEETBUS_EVENTS
       {{- range list "FLEETBUS_DISTRIBUTION" "FLEETBUS_EVENTS" "FLEETBUS_PRIOR" }}
       - $JS.API.DIRECT.GET.{{ . }}
       {{- end }}
-    subscribe: [_INBOX.query-api.>]
+      {{- if $calls }}
+      - fleetbus.api.>
+      {{- end }}
+    subscribe: [_INBOX.query-api.>{{ if $calls }}, fleetbus.answers.*.query-api.>{{ end }}]
   redis: ["%R~fleetbus:{fleet:*", "%R~fleetbus:{q:*"]
 {{- end }}
 {{- end }}
@@ -231,6 +239,30 @@ clusters: whether it reads the members' kubeconfigs. */}}
 {{- $found := dict -}}
 {{- range .Values.reconcilers -}}{{- if eq .name $.Values.projector.reconciler -}}{{- $found = . -}}{{- end -}}{{- end -}}
 {{- $found | toJson -}}
+{{- end -}}
+
+{{/* The rights of the watcher of one cluster; of a watcher in the cluster itself see fleetbus.agents.rights of the sdk.
+Takes its name, or * for what the account of the hub exports to all of them. */}}
+{{- define "fleetbus.watcherRights" -}}
+publish:
+  - fleetbus.events.{{ . }}.>
+  - fleetbus.epochs.{{ . }}.>
+  - fleetbus.status.{{ . }}.>
+  - $KV.FLEETBUS_STATE.{{ . }}.>
+  - $JS.API.DIRECT.GET.KV_FLEETBUS_STATE.$KV.FLEETBUS_STATE.{{ . }}.>
+  - $JS.API.DIRECT.GET.KV_FLEETBUS_STATE.$KV.FLEETBUS_STATE._hub.{{ . }}.>
+  - $JS.API.DIRECT.GET.FLEETBUS_EVENTS.fleetbus.status.{{ . }}.>
+subscribe: [{{ printf "_INBOX.watcher.%s.>" . | quote }}, {{ printf "fleetbus.control.%s" . | quote }}]
+{{- end -}}
+
+{{/* The rights of a component to call the API servers of clusters with agents; answers are for it alone (rule S4).
+Takes [context, component]. */}}
+{{- define "fleetbus.callSubjects" -}}
+{{- $rights := dict "publish" (list) "subscribe" (list) -}}
+{{- if (index . 0).Values.agents.enabled -}}
+{{- $rights = dict "publish" (list "fleetbus.api.>") "subscribe" (list (printf "fleetbus.answers.*.%s.>" (index . 1))) -}}
+{{- end -}}
+{{- $rights | toJson -}}
 {{- end -}}
 
 {{/* The settings of what a watcher watches, as JSON. */}}

@@ -31,6 +31,8 @@ from fleetbus_proto.subjects import check_cluster
 
 JOINED_LABEL: Final = "fleetbus.dev/joined-cluster"
 """On a Secret that a join wrote: unjoining deletes no others."""
+AGENT_LABEL: Final = "fleetbus.dev/agent"
+"""On the record of a cluster's agent, with the value `true`: which nkeys may log in."""
 KUBECONFIG_LABELS: Final = {"fleetbus.dev/kubeconfig": "true"}
 """On a Secret with the kubeconfig of a Cluster."""
 WATCHER_ACCESS: Final = "fleetbus.dev/watcher-secret"
@@ -133,6 +135,7 @@ async def unjoin(hub: KubeClient, name: str, *, namespace: str = NAMESPACE) -> N
     if await _is_hub(hub, secret):
         raise NotPossible(f"cluster {name!r} is the hub of the fleet and cannot leave it")
     await write_record(hub, cluster, namespace, _MANAGER)
+    await _revoke_agent(hub, name, namespace)
     # Before the Cluster, which says where it is: a repeated call finds it.
     await _delete_joined(hub, name, [of_watcher])
     await hub.delete(CLUSTERS, "", name, uid=cluster["metadata"]["uid"])
@@ -287,6 +290,13 @@ async def _delete_left_secrets(hub: KubeClient, name: str, namespace: str) -> bo
     left = await hub.list(SECRETS, namespace, label_selector=f"{JOINED_LABEL}={name}")
     await _delete_joined(hub, name, left)
     return bool(left)
+
+
+async def _revoke_agent(hub: KubeClient, name: str, namespace: str) -> None:
+    """Delete the record of the cluster's agent: its connections end at once."""
+    selector = f"{JOINED_LABEL}={name},{AGENT_LABEL}=true"
+    records = await hub.list(SECRETS, namespace, label_selector=selector)
+    await _delete_joined(hub, name, records)
 
 
 async def _delete_joined(hub: KubeClient, name: str, secrets: Iterable[Object | None]) -> None:

@@ -40,7 +40,7 @@ def nats_config(values: Object, folder: Path) -> str:
     """
     write_certificate(render(values), "nats", folder)
     rendered = secret(render(values), "fb-fleetbus-nats-config")
-    (folder / "accounts.conf").write_text(rendered["accounts.conf"])
+    write_accounts(rendered["accounts.conf"], folder)
     text = rendered["nats.conf"]
     return _moved(
         text.replace("/etc/nats-tls", str(folder / "nats-tls")),
@@ -52,6 +52,13 @@ def nats_config(values: Object, folder: Path) -> str:
             "$POD_NAME": "nats-0",
         },
     )
+
+
+def write_accounts(accounts: str, folder: Path) -> None:
+    """Write the users, as the kubelet does, and no agents if there is no file of them yet."""
+    (folder / "agents.conf").touch()
+    text = accounts.replace("../../run/nats/agents.conf", "agents.conf")
+    (folder / "accounts.conf").write_text(text)
 
 
 def write_certificate(objects: list[Object], instance: str, folder: Path) -> Path | None:
