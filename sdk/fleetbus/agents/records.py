@@ -29,7 +29,7 @@ _KEYS: Final = {
     "pendingKey": "pending",
     "uid": "uid",
     "instance": "instance",
-    "registered": "registered",
+    "changed": "changed",
 }
 """Key of the Secret → field."""
 _LONGEST: Final = 253
@@ -54,8 +54,8 @@ class AgentRecord:
     """UID of kube-system, as the agent has told."""
     instance: str = ""
     """Name of the agent's process that registered, as it has told."""
-    registered: str = ""
-    """When `key` or `pending` was registered, RFC 3339."""
+    changed: str = ""
+    """When the agent last changed its nkeys, RFC 3339."""
 
     @property
     def name(self) -> str:
@@ -64,12 +64,12 @@ class AgentRecord:
 
     def may_register(self, now: datetime) -> bool:
         """Whether the one-time nkey still counts."""
-        return bool(self.one_time) and now < _time(self.expires)
+        return bool(self.one_time) and now < read_time(self.expires)
 
     @property
     def end(self) -> datetime | None:
         """When the one-time nkey ends; None if there is none."""
-        return _time(self.expires) if self.one_time else None
+        return read_time(self.expires) if self.one_time else None
 
     def accepted(self) -> AgentRecord:
         """The record once somebody has accepted the pending nkey."""
@@ -120,8 +120,9 @@ def read_record(secret: Object) -> AgentRecord:
     for key in ("oneTimeKey", "key", "nextKey", "pendingKey"):
         if (value := fields[_KEYS[key]]) and not is_public_key(value):
             raise ConfigError(f"Secret {place}: {key} is not the public nkey of a user")
-    if fields["one_time"]:
-        _check_time(place, fields["expires"])
+    for key in ("expires", "changed"):
+        if fields[key] or (key == "expires" and fields["one_time"]):
+            _check_time(place, key, fields[key])
     return AgentRecord(cluster=cluster, **fields)
 
 
@@ -137,16 +138,21 @@ def _value(place: str, key: str, value: Any) -> str:
     return text
 
 
-def _check_time(place: str, text: str) -> None:
+def _check_time(place: str, key: str, text: str) -> None:
     try:
-        _time(text)
+        read_time(text)
     except ValueError:
         raise ConfigError(
-            f"Secret {place}: expires is not a time like 2026-01-31T12:00:00Z"
+            f"Secret {place}: {key} is not a time like 2026-01-31T12:00:00Z"
         ) from None
 
 
-def _time(text: str) -> datetime:
+def read_time(text: str) -> datetime:
+    """Read a time of a record.
+
+    Raises:
+        ValueError: it is none, or has no time zone.
+    """
     time = datetime.fromisoformat(text)
     if time.tzinfo is None:
         raise ValueError("without a time zone")

@@ -77,6 +77,13 @@ class ReconcilerSettings(BaseSettings):
     again, the durable and its unread messages stay until it is deleted: `nats consumer rm
     FLEETBUS_EVENTS archiver`."""
 
+    agents_secret: Annotated[str, Field(pattern=r"^([^/]+/[^/]+)?$")] = ""
+    """The Secret with the accounts of agents for NATS, as namespace/name: the projector registers
+    agents and writes it (rule S3). Empty: no agents."""
+
+    agents_approval: bool = False
+    """Whether somebody has to accept each new agent, with `fleetbus clusters accept`."""
+
     modules: list[str] = Field(default_factory=list)
     """Python files or module names that define controllers, as a JSON list."""
 

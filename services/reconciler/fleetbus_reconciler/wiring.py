@@ -33,6 +33,7 @@ from fleetbus.snapshot.prior_states import PriorStates
 from fleetbus.watchers.message_key import message_key
 from fleetbus.worker.connections import Connections
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
+from fleetbus_reconciler.agents.registrar import Registrar
 from fleetbus_reconciler.fleet_status.accepted_uids import AcceptedUids
 from fleetbus_reconciler.fleet_status.access_consent import AccessConsents
 from fleetbus_reconciler.fleet_status.cluster_status import ClusterStatus
@@ -139,6 +140,7 @@ def _loops(parts: _Parts, turn: Callable[[], None]) -> dict[str, Coroutine[Any, 
         "watch store": parts.projector.watch_store(),
         "cluster status": parts.status.run(),
         **({"member tokens": parts.tokens.run()} if parts.has_cluster_objects else {}),
+        **({"registrar": parts.registrar.run()} if parts.settings.agents_secret else {}),
         "access consents": parts.consents.run(),
         "watch specs": parts.specs.run(),
         "unwatched scopes": parts.unwatched.run(),
@@ -394,6 +396,17 @@ class _Parts:
             clusters=self.clusters,
             namespace=self.settings.namespace,
             watcher_secrets=self.settings.watcher_secrets,
+        )
+
+    @cached_property
+    def registrar(self) -> Registrar:
+        return Registrar(
+            hub=hub_config(self.shared),
+            bus=self.bus,
+            clusters=self.clusters,
+            namespace=self.settings.namespace,
+            accounts=self.settings.agents_secret,
+            approval=self.settings.agents_approval,
         )
 
     @cached_property

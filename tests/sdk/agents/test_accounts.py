@@ -94,7 +94,7 @@ def test_a_record_can_be_read_back():
         pending=KEYS[3],
         uid="0d8f",
         instance="agent-1",
-        registered=LATER,
+        changed=LATER,
     )
     assert read_record(record_secret(record, "fleetbus-clusters")) == record
     assert record.accepted().key == KEYS[3]

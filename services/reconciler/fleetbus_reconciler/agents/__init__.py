@@ -1,0 +1,1 @@
+"""Which agents may log in to NATS: their registrations, and their accounts."""
