@@ -54,7 +54,9 @@ def test_what_is_no_registration_is_none(body: bytes):
 
 
 def test_a_registration_is_small():
-    large = SignedRegistration(body=b"x" * MAX_REGISTRATION_BYTES, signed_by=KEY, signature=b"", proof=b"")
+    large = SignedRegistration(
+        body=b"x" * MAX_REGISTRATION_BYTES, signed_by=KEY, signature=b"", proof=b""
+    )
     assert decode_signed(encode_registration(large)) is None
 
 

@@ -7,6 +7,7 @@ rotated. Here each attempt uses what the files hold now, and a refused client go
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import re
 import ssl
@@ -109,6 +110,10 @@ class LoginClient(Client):
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.close()
+            # TLS would keep the socket until the server has answered its farewell.
+            socket: asyncio.StreamWriter | None = vars(transport).get("_bare_io_writer")
+            if socket is not None:
+                socket.close()
 
     def _require_answer(self) -> None:
         if not self.is_connected:  # nats-py takes the end of the connection for an answer

@@ -130,6 +130,8 @@ class Reloader:
         self._config = hub
         self._namespace, _, self._name = secret.partition("/")
         self._server = server
+        self.loaded: bytes | None = None
+        """What the server has loaded from here; None before."""
         self._wanted: bytes | None = None
         self._changed = asyncio.Event()
         self._log_once = LogOnce()
@@ -175,6 +177,7 @@ class Reloader:
                 await asyncio.sleep(_RETRY.total_seconds())
                 self._changed.set()
             else:
+                self.loaded = accounts
                 self._log_once.reset()
                 log.info("agent_accounts_loaded", bytes=len(accounts))
 
