@@ -106,12 +106,11 @@ clusters: whether it reads the members' kubeconfigs. */}}
       {{- end }}
       {{- if $.Values.agents.enabled }}
       - fleetbus.api.>
+      # Answers to registrations: the server names where in the account of the agent. Not allow_responses, which a
+      # reload forgets: the next answer would be a violation, and end the process.
+      - _R_.>
       {{- end }}
     subscribe: [_INBOX.projector.>, $KV.FLEETBUS_STATE.>{{ if $.Values.agents.enabled }}, fleetbus.answers.*.projector.>, fleetbus.registration.*{{ end }}]
-    {{- if $.Values.agents.enabled }}
-    # Registrations of agents are answered; the server names where.
-    responses: true
-    {{- end }}
   redis: {{ include "fleetbus.controllerKeys" $own | fromYamlArray | toJson }}
 {{- range .Values.reconcilers }}
 {{- if ne .name $.Values.projector.reconciler }}

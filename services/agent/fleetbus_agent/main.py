@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Sequence
+import socket
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
@@ -12,12 +15,17 @@ import structlog
 import uvloop
 
 from fleetbus.bus.connection import connected
-from fleetbus.kube.connection.config import wait_for_kube_config
+from fleetbus.kube.client import KubeClient
+from fleetbus.kube.connection.config import KubeConfig, wait_for_kube_config
+from fleetbus.process.access.secret_files import SecretFile
 from fleetbus.process.health import Health
 from fleetbus.process.lifecycle import run_service, run_until_stopped
 from fleetbus.process.logs import set_up_logs
 from fleetbus.process.settings import SharedSettings, load_settings, tell_unknown_settings
 from fleetbus_agent import metrics
+from fleetbus_agent.enrolment.enrolment import REGISTRATION_FILE, Enrolment, enrolled
+from fleetbus_agent.enrolment.enrolment import USUAL as USUAL_ENROLMENT
+from fleetbus_agent.enrolment.seeds import SeedSecret
 from fleetbus_agent.gateway import USUAL, Gateway, Times
 from fleetbus_agent.member_server import MemberServer, learn_patiently
 from fleetbus_agent.settings import AgentSettings
@@ -61,6 +69,7 @@ async def run(
         name = f"agent.{settings.cluster}"
         try:
             async with (
+                _enrolled(settings, shared, config, checks),
                 connected(shared.nats, name=name, health=checks) as bus,
                 asyncio.TaskGroup() as group,
             ):
@@ -79,6 +88,29 @@ async def run(
                 log.info("agent_started", cluster=settings.cluster, instance=gateway.instance)
         finally:
             await server.close()
+
+
+@asynccontextmanager
+async def _enrolled(
+    settings: AgentSettings, shared: SharedSettings, config: KubeConfig | None, checks: Health
+) -> AsyncGenerator[None]:
+    """Have an nkey that the hub has accepted, if the agent keeps one."""
+    if not settings.secret:
+        yield
+        return
+    one_time = settings.registration_file
+    async with KubeClient(config) as client:
+        enrolment = Enrolment(
+            cluster=settings.cluster,
+            access=shared.nats,
+            registration=SecretFile(REGISTRATION_FILE, one_time) if one_time else None,
+            secret=SeedSecret(client, settings.secret),
+            read_uid=client.kube_system_uid,
+            instance=socket.gethostname(),
+            timing=replace(USUAL_ENROLMENT, rotation=settings.rotation),
+        )
+        async with enrolled(enrolment, checks):
+            yield
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -43,6 +43,17 @@ class AgentSettings(BaseSettings):
     context: str = ""
     """Context in that file; empty means its current context."""
 
+    secret: Annotated[str, Field(pattern=r"^([^/]+/[^/]+)?$")] = ""
+    """The Secret of this cluster that keeps the seed of the agent's nkey, as namespace/name: the
+    agent registers with it, writes it to FLEETBUS_NATS_NKEY_FILE, and replaces it by itself. Empty:
+    somebody else writes that file."""
+
+    registration_file: pathlib.Path | None = None
+    """The seed of the one-time nkey that `fleetbus join --agent` has made."""
+
+    rotation: Annotated[Duration, Field(ge=timedelta(minutes=15))] = timedelta(days=30)
+    """The age at which the agent's nkey is replaced."""
+
     allow: Rules = ("*:*",)
     """Rules `VERBS:RESOURCES` for what the hub may do, with spaces between, like
     `get,list,watch:* create,patch:apps/deployments`. The rights of the agent's account count in

@@ -59,7 +59,8 @@ def test_s3_what_a_signer_may_do_follows_from_the_record(
     changes: dict[str, str] | None,
 ):
     before = AgentRecord(cluster="eu1", **record)
-    circumstances = Circumstances(**{"now": NOW, "approval": False, **given})
+    values: dict[str, Any] = {"now": NOW, "approval": False, **given}
+    circumstances = Circumstances(**values)
     registration = Registration(cluster="eu1", key=key, uid="a", instance="agent\x1b[2J")
     decision = decide(before, signer, registration, circumstances)
     assert decision.state == state, decision.message

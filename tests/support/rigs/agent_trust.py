@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fleetbus.agents.accounts import render_accounts
-from fleetbus.agents.enrolment import Enrolment, EnrolmentTiming
 from fleetbus.agents.nkeys import make_seed, public_key, sign
 from fleetbus.agents.records import AgentRecord, read_record, record_secret
-from fleetbus.agents.seeds import SeedSecret, write_seed
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import BusError
@@ -24,6 +22,8 @@ from fleetbus.kube.connection.config import KubeConfig, read_kube_config
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.access.secret_files import SecretFile, TlsFiles
 from fleetbus.process.clock import rfc3339
+from fleetbus_agent.enrolment.enrolment import Enrolment, EnrolmentTiming
+from fleetbus_agent.enrolment.seeds import SeedSecret, write_seed
 from fleetbus_proto.registration import (
     REGISTRATION,
     Registration,
@@ -149,7 +149,9 @@ class TrustRig:
                 except BusError:
                     return None
 
-            yield await eventually(connect)
+            bus = await eventually(connect)
+            assert isinstance(bus, Bus)
+            yield bus
 
     async def is_known(self, seed: str) -> bool:
         """Whether one may log in with a seed now."""

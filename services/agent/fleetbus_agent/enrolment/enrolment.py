@@ -9,7 +9,7 @@ can log in, and the hub is told to drop the one before.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from fleetbus.agents.nkeys import make_seed, public_key, sign
-from fleetbus.agents.seeds import Seeds, SeedSecret, age_of, write_seed
 from fleetbus.bus.connection import Bus, NoAnswer, NoStream, connected
 from fleetbus.errors import BusError, ConfigError, Conflict, FleetbusError
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.access.secret_files import SecretFile
 from fleetbus.process.clock import rfc3339
 from fleetbus.process.log_once import LogOnce
+from fleetbus_agent.enrolment.seeds import Seeds, SeedSecret, age_of, write_seed
 from fleetbus_proto.registration import (
     ACCEPTED,
     PENDING,
@@ -60,6 +60,12 @@ class EnrolmentTiming:
 
 
 USUAL: Final = EnrolmentTiming()
+REGISTRATION_FILE: Final = "FLEETBUS_AGENT_REGISTRATION_FILE"
+"""The setting that names the file with the one-time seed."""
+
+
+async def _no_uid() -> str:
+    return ""
 
 
 class NotEnrolled(FleetbusError):
@@ -74,7 +80,8 @@ class Enrolment:
         access: how the agent logs in to NATS; its nkey file is written here.
         registration: the seed of the one-time nkey; None where the agent has been registered.
         secret: where the seed is kept.
-        uid: of kube-system of this cluster; empty if it is unknown.
+        read_uid: reads the UID of kube-system of this cluster, which the hub compares with the
+            accepted one (rule W13).
         instance: name of this process, for people.
         timing: pauses and limits.
         now: the time.
@@ -87,7 +94,7 @@ class Enrolment:
         access: NatsAccess,
         registration: SecretFile | None,
         secret: SeedSecret,
-        uid: str = "",
+        read_uid: Callable[[], Awaitable[str]] = _no_uid,
         instance: str = "",
         timing: EnrolmentTiming = USUAL,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -101,7 +108,7 @@ class Enrolment:
         self._file = access.nkey
         self._registration = registration
         self._secret = secret
-        self._uid = uid
+        self._read_uid = read_uid
         self._instance = instance
         self._timing = timing
         self._now = now
@@ -284,7 +291,7 @@ class Enrolment:
             Registration(
                 cluster=self._cluster,
                 key=public_key(seed),
-                uid=self._uid,
+                uid=await self._read_uid(),
                 instance=self._instance,
             )
         )
