@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -94,5 +94,18 @@ HubContext = Annotated[
     str,
     typer.Option(
         "--hub-context", help="Context in the hub's kubeconfig. Default: the current one."
+    ),
+]
+
+CLUSTERS_NAMESPACE: Final = "fleetbus-clusters"
+"""`leaving.NAMESPACE`, which costs an import."""
+ClustersNamespace = Annotated[
+    str,
+    typer.Option(
+        "--namespace",
+        "-n",
+        help="Namespace of fleetbus on the hub, for kubeconfigs and records of unjoined clusters;"
+        " clusters.namespace of the chart.",
+        envvar="FLEETBUS_CLUSTERS_NAMESPACE",
     ),
 ]

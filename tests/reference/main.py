@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from reference import commands, crds, metrics, rest, settings, subjects, values
+from reference import agent_manifest, commands, crds, metrics, rest, settings, subjects, values
 
 FOLDER: Final = Path(__file__).parents[2] / "docs" / "reference"
 PAGES: Final[dict[str, Callable[[], str]]] = {
@@ -30,6 +30,7 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     for name in PAGES:
         (FOLDER / name).write_text(text_of(name), encoding="utf-8")
+    agent_manifest.FILE.write_text(agent_manifest.text(), encoding="utf-8")
     values.README.write_text(values.readme(), encoding="utf-8")
 
 

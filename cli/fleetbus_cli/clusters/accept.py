@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import uuid
 
+from fleetbus.agents.membership import accept_agent
+from fleetbus.agents.records import AgentRecord
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_value import KeyValue
+from fleetbus.errors import ConfigError
+from fleetbus.kube.client import KubeClient
 from fleetbus.process import printer
 from fleetbus.watchers.cluster_consent import consent, read_refused
 from fleetbus_cli.clusters.bus import run_on_bus
+from fleetbus_cli.hub import Hub, resolve_hub, run_on_hub
 from fleetbus_cli.unknown import bus_clusters, unknown_cluster
+from fleetbus_proto.errors import InvalidName
+from fleetbus_proto.subjects import check_cluster
 
 
-def accept_cluster(name: str, uid: str, nats_url: str | None) -> int:
-    """Accept the cluster that answers, or the one with this UID; return the exit status.
+def accept_cluster(name: str, uid: str, nats_url: str | None, *, hub: Hub, namespace: str) -> int:
+    """Accept the agent that waits, the cluster that answers, or the one with this UID.
+
+    Returns:
+        The exit status.
 
     Raises:
         UnknownName: it is not in the fleet.
         ConfigError: the name is invalid, or no NATS address is set.
     """
+    if not uid and (status := _accept_agent(name, hub, namespace)) is not None:
+        return status
 
     async def accept(bus: Bus) -> int:
         kv = KeyValue(bus)
@@ -35,6 +47,37 @@ def accept_cluster(name: str, uid: str, nats_url: str | None) -> int:
         return 0
 
     return run_on_bus(name, nats_url, accept)
+
+
+def _accept_agent(name: str, hub: Hub, namespace: str) -> int | None:
+    """Accept an agent that waits for it; None if there is none, or no hub is known."""
+    try:
+        check_cluster(name)
+    except InvalidName as e:
+        raise ConfigError(str(e)) from e
+    try:
+        config = resolve_hub(hub)
+    except ConfigError:
+        if any(hub):
+            raise
+        return None
+    accepted: list[AgentRecord] = []
+
+    async def main() -> int:
+        async with KubeClient(config) as client:
+            if record := await accept_agent(client, name, namespace):
+                accepted.append(record)
+        return 0
+
+    status = run_on_hub(main())
+    if status or not accepted:
+        return status or None
+    (record,) = accepted
+    printer.line(
+        f"accepted the agent of {name}: {record.instance or 'unnamed'}, in the cluster whose"
+        f" kube-system has UID {record.uid or 'unknown'}"
+    )
+    return 0
 
 
 def _problem(name: str, uid: str, refused: str) -> str:

@@ -9,10 +9,14 @@ from typer.core import TyperGroup
 
 from fleetbus_cli.completion import complete_clusters
 from fleetbus_cli.options import (
+    CLUSTERS_NAMESPACE,
     ApiCaFile,
     ApiTokenFile,
     ApiTokenText,
     ApiUrl,
+    ClustersNamespace,
+    HubContext,
+    HubKubeconfig,
     NatsUrl,
     TableOrJson,
     output_option,
@@ -87,14 +91,18 @@ def accept(
         ),
     ] = "",
     nats_url: NatsUrl = None,
+    hub_kubeconfig: HubKubeconfig = None,
+    hub_context: HubContext = "",
+    namespace: ClustersNamespace = CLUSTERS_NAMESPACE,
 ) -> None:
-    """Accept that a name now belongs to another cluster.
+    """Accept an agent that waits for it, or that a name now belongs to another cluster.
 
-    Objects that only the old cluster had are dropped from the snapshot.
+    Objects that only the old cluster had are then dropped from the snapshot.
     """
     from fleetbus_cli.clusters.accept import accept_cluster  # noqa: PLC0415 -- import cost
 
-    raise typer.Exit(accept_cluster(name, uid, nats_url))
+    hub = (hub_kubeconfig, hub_context)
+    raise typer.Exit(accept_cluster(name, uid, nats_url, hub=hub, namespace=namespace))
 
 
 @app.command()

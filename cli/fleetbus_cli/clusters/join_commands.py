@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
 from fleetbus.errors import ConfigError
-from fleetbus_cli.options import HubContext, HubKubeconfig
+from fleetbus_cli.options import (
+    CLUSTERS_NAMESPACE,
+    ClustersNamespace,
+    HubContext,
+    HubKubeconfig,
+)
 
-_CLUSTERS_NAMESPACE: Final = "fleetbus-clusters"
-"""`leaving.NAMESPACE`, which costs an import."""
 _Name = Annotated[str, typer.Argument(help="Name of the cluster in the fleet.")]
-_Namespace = Annotated[
-    str,
-    typer.Option(
-        "--namespace",
-        "-n",
-        help="Namespace of fleetbus on the hub, for kubeconfigs and records of unjoined clusters;"
-        " clusters.namespace of the chart.",
-        envvar="FLEETBUS_CLUSTERS_NAMESPACE",
-    ),
-]
 _Context = Annotated[
     str, typer.Option("--context", help="Context in that kubeconfig. Default: the current one.")
 ]
@@ -132,11 +125,82 @@ _Output = Annotated[
 ]
 
 
+_AGENT = "With --agent"
+_Agent = Annotated[
+    bool,
+    typer.Option(
+        "--agent",
+        help="The hub cannot reach the cluster: print a manifest whose agent connects to the hub."
+        " Run it again for another one-time secret, or to change a cluster from direct access.",
+    ),
+]
+_Expires = Annotated[
+    str | None,
+    typer.Option(
+        "--expires",
+        help="How long the agent may take to register, like 1h. Default: 24h.",
+        rich_help_panel=_AGENT,
+    ),
+]
+_Helm = Annotated[
+    bool,
+    typer.Option(
+        "--helm",
+        help="Print a line for helm and the chart fleetbus-agent instead.",
+        rich_help_panel=_AGENT,
+    ),
+]
+_Nats = Annotated[
+    str | None,
+    typer.Option(
+        "--nats",
+        help="Address under which the cluster reaches NATS. Default: agents.url of the chart.",
+        rich_help_panel=_AGENT,
+    ),
+]
+_NatsCa = Annotated[
+    pathlib.Path | None,
+    typer.Option(
+        "--nats-ca",
+        help="CA of its certificate. Default: that of the chart.",
+        rich_help_panel=_AGENT,
+    ),
+]
+_Rights = Annotated[
+    str | None,
+    typer.Option(
+        "--rights",
+        metavar="read-only|namespaces|full",
+        help="What the manifest lets the hub do in the cluster. Default: read-only.",
+        rich_help_panel=_AGENT,
+    ),
+]
+_Writable = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--writable",
+        metavar="NAMESPACE",
+        help="Namespace of the cluster that the hub may write to; may be repeated.",
+        rich_help_panel=_AGENT,
+    ),
+]
+
+
 def join(
     name: _Name,
-    file: Annotated[pathlib.Path, typer.Option("--file", "-f", help="Kubeconfig of the cluster.")],
+    file: Annotated[
+        pathlib.Path | None,
+        typer.Option("--file", "-f", help="Kubeconfig of the cluster; not with --agent."),
+    ] = None,
     context: _Context = "",
     label: _Label = None,
+    agent: _Agent = False,
+    expires: _Expires = None,
+    helm: _Helm = False,
+    nats: _Nats = None,
+    nats_ca: _NatsCa = None,
+    rights: _Rights = None,
+    writable: _Writable = None,
     insecure: _Insecure = False,
     http: _Http = False,
     no_check: _NoCheck = False,
@@ -152,7 +216,7 @@ def join(
     output: _Output = None,
     hub_kubeconfig: HubKubeconfig = None,
     hub_context: HubContext = "",
-    namespace: _Namespace = _CLUSTERS_NAMESPACE,
+    namespace: ClustersNamespace = CLUSTERS_NAMESPACE,
 ) -> None:
     """Add a cluster to the fleet."""
     bootstrap_options: dict[str, Any] = {
@@ -166,13 +230,38 @@ def join(
         "release_namespace": release_namespace,
         "output": output,
     }
+    hub = (hub_kubeconfig, hub_context)
+    agent_options: dict[str, Any] = {
+        "expires": expires,
+        "helm": helm,
+        "nats": nats,
+        "nats_ca": nats_ca,
+        "rights": rights,
+        "writable": writable,
+    }
+    if agent:
+        direct = {"file": file, "context": context, "insecure": insecure, "http": http}
+        direct |= {"no_check": no_check, "bootstrap": bootstrap, **bootstrap_options}
+        _refuse(direct, "cannot be used with --agent")
+        from fleetbus_cli.clusters.join_agent import (  # noqa: PLC0415 -- import cost
+            join_with_agent,
+        )
+
+        chosen = {key: value for key, value in agent_options.items() if value}
+        status = join_with_agent(name, labels=label or [], hub=hub, namespace=namespace, **chosen)
+        raise typer.Exit(status)
+    _refuse(agent_options, "needs --agent")
+    if file is None:
+        raise ConfigError(
+            "--file, its kubeconfig, is needed; or --agent, if the hub cannot reach the cluster"
+        )
     shared: dict[str, Any] = {
         "context": context,
         "labels": label or [],
         "insecure": insecure,
         "http": http,
         "check": not no_check,
-        "hub": (hub_kubeconfig, hub_context),
+        "hub": hub,
         "namespace": namespace,
     }
     if bootstrap:
@@ -182,12 +271,17 @@ def join(
             option: value for option, value in bootstrap_options.items() if value is not None
         }
         raise typer.Exit(bootstrap_cluster(name, file, **shared, **options))
-    for option, value in bootstrap_options.items():
-        if value:
-            raise ConfigError(f"--{option.replace('_', '-')} needs --bootstrap")
+    _refuse(bootstrap_options, "needs --bootstrap")
     from fleetbus_cli.clusters.join import join_cluster  # noqa: PLC0415 -- import cost
 
     raise typer.Exit(join_cluster(name, file, **shared))
+
+
+def _refuse(options: dict[str, Any], why: str) -> None:
+    """Refuse the first option that is given."""
+    for option, value in options.items():
+        if value:
+            raise ConfigError(f"--{option.replace('_', '-')} {why}")
 
 
 def unjoin(
@@ -204,7 +298,7 @@ def unjoin(
     context: _Context = "",
     hub_kubeconfig: HubKubeconfig = None,
     hub_context: HubContext = "",
-    namespace: _Namespace = _CLUSTERS_NAMESPACE,
+    namespace: ClustersNamespace = CLUSTERS_NAMESPACE,
 ) -> None:
     """Remove a cluster from the fleet; its objects stay there."""
     from fleetbus_cli.clusters.join import unjoin_cluster  # noqa: PLC0415 -- import cost

@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any, Final, cast
 
 from fleetbus.clusters.access import read_kubeconfig
+from fleetbus.clusters.info import ClusterAccess
 from fleetbus.clusters.leaving import NAMESPACE, drop_record, write_record
 from fleetbus.clusters.providers.cluster import CLUSTERS, JOINED_UID, SECRETS, recorded_uid
 from fleetbus.errors import AlreadyExists, ConfigError, KubeError
@@ -26,6 +27,7 @@ from fleetbus.kube.connection.config import (
     current_context,
     upload_refusal,
 )
+from fleetbus.kube.json_fields import string
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import check_cluster
 
@@ -82,7 +84,11 @@ async def join(
         KubeError: the hub refused.
     """
     usable_config = _usable(name, replace(config, insecure=insecure, http=http))
-    if (cluster := await hub.get(CLUSTERS, "", name)) is not None:
+    cluster = await hub.get(CLUSTERS, "", name)
+    if cluster is not None and has_agent(cluster):
+        await _leave_agent(hub, cluster, namespace, usable_config, labels, check=check)
+        return
+    if cluster is not None:
         secret = (
             "/".join(filter(None, place_of_secret(cluster))) or "of its spec.kubeconfigSecretRef"
         )
@@ -95,6 +101,53 @@ async def join(
     await _write(hub, secret, _cluster(name, secret, labels, usable_config, uid))
     # After the Cluster: the other way round an absent cluster would be held for a moment.
     await drop_record(hub, name, namespace)
+
+
+def has_agent(cluster: Object) -> bool:
+    """Whether a Cluster is reached through its agent."""
+    return string(cluster, "spec", "access") == ClusterAccess.AGENT
+
+
+async def _leave_agent(
+    hub: KubeClient,
+    cluster: Object,
+    namespace: str,
+    config: KubeConfig,
+    labels: Mapping[str, str] | None,
+    *,
+    check: bool,
+) -> None:
+    """Change a member with an agent to direct access; its objects stay, and the agent is revoked.
+
+    Another cluster than the member is refused: on it everything would look deleted (rule W13).
+    """
+    name = str(cluster["metadata"]["name"])
+    uid = await _ask(name, config) if check else ""
+    known = recorded_uid(cluster)
+    if uid and known and uid != known:
+        raise NotPossible(
+            f"{config.source} leads to another cluster than {name!r}: its kube-system has the UID"
+            f" {uid}, not {known}; to put another cluster in its place: fleetbus unjoin {name},"
+            " then join"
+        )
+    secret = _secret(name, namespace, config)
+    await _put_secret(hub, namespace, secret)
+    direct = _cluster(name, secret, labels, config, uid)
+    spec: Object = {**direct["spec"], "access": str(ClusterAccess.DIRECT)}
+    patch: Object = {"metadata": {"labels": dict(labels or {})}, "spec": spec}
+    await hub.patch(CLUSTERS, "", name, patch, field_manager=_MANAGER)
+    await _revoke_agent(hub, name, namespace)
+
+
+async def is_hub(hub: KubeClient, cluster: Object) -> bool:
+    """Whether a Cluster is the hub itself; one that does not answer counts as another."""
+    return await _is_hub(hub, await _secret_at(hub, place_of_secret(cluster)))
+
+
+async def delete_kubeconfig(hub: KubeClient, cluster: Object) -> None:
+    """Delete the kubeconfigs that a join wrote for a Cluster, and no others."""
+    secrets = [await _secret_at(hub, place) for place in places_of_secrets(cluster)]
+    await _delete_joined(hub, str(cluster["metadata"]["name"]), secrets)
 
 
 async def _write(hub: KubeClient, secret: Object, cluster: Object) -> None:
