@@ -25,7 +25,11 @@ from support.api.rendered_chart import SEED, VALUES, render, secret
 from support.servers.nats_refusals import refusals
 from support.servers.rendered_servers import rendered_nats
 
-FLEET = {**VALUES["everything"], "credentials": {"seed": SEED}}
+FLEET = {
+    **VALUES["everything"],
+    "credentials": {"seed": SEED},
+    "agents": {"enabled": True},
+}
 OWN, OTHER = "eu1", "mars"
 GUESTS = [
     *("watcher-hub", "watcher-eu1", "watcher-us1", "subscriber-audit", "subscriber-other"),
@@ -44,6 +48,7 @@ P, POOL, Q = "projector", "pool", "query-api"
 _WATCHERS: Final[tuple[Names, Names]] = ({"watcher-eu1", POOL}, {POOL})
 _AND_PROJECTOR: Final[tuple[Names, Names]] = ({"watcher-eu1", POOL, P}, {POOL, P})
 _PROJECTOR: Final[tuple[Names, Names]] = ({P}, {P})
+_NOBODY: Final[tuple[Names, Names]] = (set(), set())
 _POOL: Final[tuple[Names, Names]] = ({POOL, P}, {POOL, P})
 SUBJECTS: Final = {
     "event_subject": _AND_PROJECTOR,  # the projector publishes what a removed type had
@@ -51,15 +56,21 @@ SUBJECTS: Final = {
     "status_subject": _WATCHERS,
     "control_subject": _PROJECTOR,
     "prior_subject": _PROJECTOR,
+    # Of agents, who have no users here: see test_attacks_of_agents.py.
+    "answers_subject": _NOBODY,
+    "registration_subject": _NOBODY,
 }
 NO_SUBJECTS: Final = {
     *("votes_prefix", "vote_subject", "parse_vote_subject"),  # VOTES
     *("distribution_subject", "distribution_filter"),  # DISTRIBUTION
     *("encode_token", "decode_token", "check_cluster", "events_filter", "parse_event_subject"),
     *("events_of_object", "deletions_filter"),
+    *("answers_filter", "parse_answers_subject"),
 }
 VOTES: Final = {"shop": {"voter-ci"}, "mail": set[str]()}
 """Namespace of a MultiClusterResource → who may vote on its rollouts."""
+CALLERS: Final = {P, "distributor", "reconciler-shop", "reconciler-mail"}
+"""Who may call the API server of a cluster through its agent."""
 DISTRIBUTION: Final = {"distributor"}
 """Who may publish what became of a MultiClusterResource."""
 KV_KEYS: Final = {
@@ -158,6 +169,7 @@ def example(function: Any, cluster: str) -> str:
         name, _, value = word.partition("=")
         usual[name] = value
     usual |= dict.fromkeys(("cluster", "controller", "member"), cluster)
+    usual |= {"call": "distributor-1a.1", "instance": ""}
     usual |= {"shard": 0, "consumer": "c", "part": "ready", "durable": "d"}
     names = inspect.signature(function).parameters
     text: Any = function(**{name: usual[name] for name in names if name != "self"})
@@ -182,6 +194,8 @@ def contract() -> Iterator[tuple[str, Names]]:
     for namespace, allowed in VOTES.items():
         prefix = subjects.votes_prefix(namespace, "web", "1-a")
         yield subjects.vote_subject(prefix, "canary", "tests"), allowed
+    yield subjects.api_subject(OWN), CALLERS
+    yield subjects.api_subject(OTHER, subjects.EVERY_AGENT), CALLERS
     for cluster in (OWN, ""):
         verb = subjects.DistributionVerb.APPLIED
         yield subjects.distribution_subject("shop", "web", cluster, verb), DISTRIBUTION
