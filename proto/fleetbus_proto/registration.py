@@ -1,4 +1,4 @@
-"""How an agent tells the hub the nkey that it will log in with.
+"""Registrations: an agent reports to the hub the nkey that it will log in with.
 
 A join on the hub makes a one-time nkey. The agent makes one of its own, and sends the public half
 on `registration_subject`, signed with the one-time nkey; later its nkey signs the next one. What a
@@ -50,7 +50,7 @@ class SignedRegistration(msgspec.Struct, frozen=True, kw_only=True, rename="came
 class RegistrationAnswer(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"
 ):
-    """What the hub made of a registration."""
+    """The answer of the hub to a registration."""
 
     state: str
     """`accepted`: the key may log in; `pending`: once somebody on the hub accepts it; `refused`."""

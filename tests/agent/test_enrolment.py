@@ -97,7 +97,7 @@ async def attempt(first: Enrolment, second: Enrolment, rig: TrustRig, old: str) 
     return kept(rig, "seed") != old and record(rig).key == own and record(rig).next_key == ""
 
 
-@pytest.mark.parametrize("step", ["nextSeed", "told", "seed"])
+@pytest.mark.parametrize("step", ["nextSeed", "reported", "seed"])
 async def test_s3_a_rotation_goes_on_where_a_crash_has_stopped_it(
     fleet: EmulatedFleet, tmp_path: Path, step: str
 ):

@@ -145,12 +145,12 @@ async def battlefield(folder: Path) -> AsyncGenerator[Battlefield]:
 async def test_s3_an_agent_against_every_subject(tmp_path: Path):
     wrong: list[str] = []
     async with battlefield(tmp_path) as field:
-        for seed, may, may_hear in (
+        for seed, may, may_get in (
             (EU8, set(OWN), set(MAY_SUBSCRIBE)),
             (ONE_TIME, {"fleetbus.registration.eu9"}, {"_INBOX.registration.eu9.x"}),
         ):
             one = await field.attacker(seed)
-            listened = [*MAY_SUBSCRIBE, *MAY_NOT_SUBSCRIBE, *may_hear]
+            listened = [*MAY_SUBSCRIBE, *MAY_NOT_SUBSCRIBE, *may_get]
             for subject in listened:
                 await one.client.subscribe(subject)
             for queue in ("agents", "registrars"):
@@ -161,7 +161,7 @@ async def test_s3_an_agent_against_every_subject(tmp_path: Path):
             await eventually(lambda one=one: one.was_refused("publish", LAST))
             for verb, subjects, allowed in (
                 ("publish", spoken, may),
-                ("subscription", listened, may_hear),
+                ("subscription", listened, may_get),
             ):
                 wrong += [
                     f"{verb} {subject}: refused={one.was_refused(verb, subject)}"
@@ -199,14 +199,14 @@ SPOOFED = [
 async def test_s3_no_answer_is_delivered_where_an_attacker_names_it(tmp_path: Path):
     """Each request of eu8 names a reply of eu7 or the hub: answers stay in the asker's account."""
     async with battlefield(tmp_path) as field:
-        heard: list[str] = []
+        received: list[str] = []
 
-        async def hear(message: object) -> None:
-            heard.append(str(getattr(message, "subject", "")))
+        async def receive(message: object) -> None:
+            received.append(str(getattr(message, "subject", "")))
 
         victim = await field.attacker(EU7)
         for subject in ("fleetbus.api.eu7", "fleetbus.control.eu7"):
-            await victim.client.subscribe(subject, cb=hear)
+            await victim.client.subscribe(subject, cb=receive)
         await victim.client.flush()
         answered = asyncio.Event()
 
@@ -215,7 +215,7 @@ async def test_s3_no_answer_is_delivered_where_an_attacker_names_it(tmp_path: Pa
             answered.set()
 
         await field.hub.nc.subscribe("fleetbus.registration.*", cb=answer)
-        await field.hub.nc.subscribe("fleetbus.answers.*.projector.>", cb=hear)
+        await field.hub.nc.subscribe("fleetbus.answers.*.projector.>", cb=receive)
         before = await field.kv.get(kv_accepted("eu7"))
         attacker = await field.attacker(EU8)
         asked = [
@@ -235,7 +235,7 @@ async def test_s3_no_answer_is_delivered_where_an_attacker_names_it(tmp_path: Pa
         assert reply.data == b"answer"
         await field.hub.nc.flush()
         await victim.client.flush()
-        assert heard == []
+        assert received == []
         assert await field.kv.get(kv_accepted("eu7")) == before
         assert await field.kv.get("eu7.incarnation") is None
         assert not field.hub.has_failed
@@ -243,13 +243,13 @@ async def test_s3_no_answer_is_delivered_where_an_attacker_names_it(tmp_path: Pa
 
 async def test_s3_an_answer_reaches_its_caller_from_its_own_cluster_only(tmp_path: Path):
     async with battlefield(tmp_path) as field:
-        heard: list[tuple[str, str, bytes]] = []
+        received: list[tuple[str, str, bytes]] = []
 
-        async def hear(message: object) -> None:
+        async def receive(message: object) -> None:
             one: Any = message
-            heard.append((one.subject, one.reply, one.data))
+            received.append((one.subject, one.reply, one.data))
 
-        await field.hub.nc.subscribe("fleetbus.answers.*.projector.>", cb=hear)
+        await field.hub.nc.subscribe("fleetbus.answers.*.projector.>", cb=receive)
         await field.hub.nc.flush()
         attacker = await field.attacker(EU8)
         for subject in (
@@ -257,15 +257,15 @@ async def test_s3_an_answer_reaches_its_caller_from_its_own_cluster_only(tmp_pat
             "fleetbus.answers.eu8.projector.1a.1",
         ):
             await attacker.client.publish(subject, b"spoofed", reply="fleetbus.api.eu7")
-        await eventually(lambda: heard)
+        await eventually(lambda: received)
         await attacker.client.flush()
-        ((subject, reply, _),) = heard
+        ((subject, reply, _),) = received
         assert subject == "fleetbus.answers.eu8.projector.1a.1"
         # The server has replaced the reply: whoever answers it reaches the attacker's account only.
         assert reply.startswith("_R_.")
 
 
-async def test_s4_a_component_hears_no_answers_to_another(tmp_path: Path):
+async def test_s4_a_component_gets_no_answers_to_another(tmp_path: Path):
     async with battlefield(tmp_path) as field:
         agent = await field.attacker(EU8)
         async with connected(

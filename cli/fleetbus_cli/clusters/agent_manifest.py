@@ -19,7 +19,7 @@ _CHECKSUM: Final = "checksum/registration"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentInstall:
-    """What a member installs."""
+    """The choices of one installation in a member."""
 
     cluster: str
     url: str
@@ -27,7 +27,7 @@ class AgentInstall:
     ca: str = ""
     """The CA of its certificate, in PEM; empty for one that the image trusts."""
     seed: str
-    """Of the one-time nkey."""
+    """The seed of the one-time nkey."""
     image: str
     """With its tag or digest."""
     rights: str = "readOnly"

@@ -51,8 +51,8 @@ def join_with_agent(
 
     async def main() -> int:
         async with KubeClient(config) as client:
-            told = await _hub_of_agents(client, namespace)
-            url = nats or told.get("url", "")
+            settings = await _hub_of_agents(client, namespace)
+            url = nats or settings.get("url", "")
             if not url:
                 raise ConfigError(
                     "--nats is needed: the address under which the member reaches NATS, like"
@@ -64,14 +64,14 @@ def join_with_agent(
         install = AgentInstall(
             cluster=name,
             url=url,
-            ca=ca or told.get("ca.crt", ""),
+            ca=ca or settings.get("ca.crt", ""),
             seed=seed,
-            image=told["image"],
+            image=settings["image"],
             rights=mode,
             namespaces=tuple(writable),
         )
         _print(install, helm=helm)
-        _tell(name, expires, needs_approval=told.get("approval") == "true")
+        _tell(name, expires, needs_approval=settings.get("approval") == "true")
         return 0
 
     return run_on_hub(main())

@@ -1,1 +1,1 @@
-"""How agents of clusters are trusted: their nkeys, accounts on NATS, and records on the hub."""
+"""Trust in the agents of clusters: their nkeys, accounts on NATS, and records on the hub."""

@@ -20,7 +20,7 @@ from fleetbus.agents.rights import Rights, agent_rights, registration_rights
 HUB: Final = "hub"
 """The account of all components on the hub."""
 _CONNECTIONS: Final = 32
-"""Of one cluster: two agents, two watchers, and room for those that are just being replaced."""
+"""The connections of one cluster: two agents, two watchers, and room for their successors."""
 
 
 def render_accounts(records: Iterable[AgentRecord], now: datetime) -> str:
@@ -46,7 +46,7 @@ def _account(record: AgentRecord, now: datetime, used: set[str]) -> str:
     allowed = {record.key: rights, record.next_key: rights}
     if record.may_register(now):
         allowed.setdefault(record.one_time, registration_rights(record.cluster))
-    # A user that is there twice makes the whole configuration invalid.
+    # A duplicate user makes the whole configuration invalid.
     users = [_user(key, allowed[key]) for key in allowed if key and key not in used]
     used.update(allowed)
     if not users:

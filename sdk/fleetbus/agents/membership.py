@@ -29,7 +29,7 @@ from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.subjects import check_cluster
 
 EXPIRES: Final = timedelta(hours=24)
-"""How long a one-time nkey counts, by default."""
+"""Time for which a one-time nkey counts, by default."""
 LONGEST: Final = timedelta(days=30)
 _MANAGER: Final = "fleetbus-join"
 

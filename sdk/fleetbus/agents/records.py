@@ -51,9 +51,9 @@ class AgentRecord:
     pending: str = ""
     """Has registered, and may not log in before somebody accepts it."""
     uid: str = ""
-    """UID of kube-system, as the agent has told."""
+    """UID of kube-system, as the agent has reported."""
     instance: str = ""
-    """Name of the agent's process that registered, as it has told."""
+    """Name of the agent's process that registered, as it has reported."""
     changed: str = ""
     """When the agent last changed its nkeys, RFC 3339."""
 
@@ -76,7 +76,7 @@ class AgentRecord:
         return replace(self, key=self.pending, pending="", next_key="")
 
     def data(self) -> dict[str, str | None]:
-        """What the Secret has; None for a key that it does not have."""
+        """The data of the Secret; None for a key that it does not have."""
         return {
             name: base64.b64encode(value.encode()).decode() if value else None
             for name, value in ((key, getattr(self, field)) for key, field in _KEYS.items())

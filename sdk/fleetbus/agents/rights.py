@@ -1,4 +1,4 @@
-"""What watchers and agents of one cluster may do on NATS (rule S3).
+"""The rights of the watchers and agents of one cluster on NATS (rule S3).
 
 The chart gives a watcher on the hub the same rights in `fleetbus.watcherRights`; a test compares
 them.
@@ -31,7 +31,7 @@ class Rights:
 
     @property
     def imported(self) -> tuple[str, ...]:
-        """What it may subscribe to, but for the inboxes, which are its account's own."""
+        """Its subjects to subscribe to, but for the inboxes, which are its account's own."""
         return tuple(one for one in self.subscribe if not one.startswith(INBOX))
 
 

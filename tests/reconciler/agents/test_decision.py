@@ -1,4 +1,4 @@
-"""What becomes of a registration (rule S3)."""
+"""Decisions about registrations (rule S3)."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ async def test_s3_a_one_time_nkey_counts_once_whoever_is_faster(
                         return_exceptions=True,
                     )
                 states = [a if isinstance(a, BaseException) else a.state for a in answers]
-                # Whoever was too late was told so, or was disconnected.
+                # Whoever was too late was refused, or was disconnected.
                 assert states.count("accepted") <= 1
                 assert "pending" not in states
                 assert {s for s in states if isinstance(s, str)} <= {"accepted", "refused"}

@@ -2,8 +2,8 @@
 
 The seed is made in the member and stays there. The one-time nkey of the join signs the first
 registration; later the current nkey signs the next. A rotation has four steps, each of which can be
-repeated after a crash: the next seed is stored, the hub is told its public key, it is used once it
-can log in, and the hub is told to drop the one before.
+repeated after a crash: the next seed is stored, its public key is sent to the hub, it is used once
+it can log in, and the hub is asked to drop the one before.
 """
 
 from __future__ import annotations

@@ -33,12 +33,12 @@ _FIELDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seeds:
-    """What the Secret has; empty where there is nothing."""
+    """The data of the Secret; empty where there is nothing."""
 
     seed: str = ""
     """Logs in, once it is registered."""
     next_seed: str = ""
-    """Of a rotation that has begun."""
+    """The seed of a rotation that has begun."""
     one_time: str = ""
     """The public one-time nkey with which `seed` was made to be registered."""
     since: str = ""

@@ -29,7 +29,7 @@ _LONGEST: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What else counts for a decision."""
+    """The facts beside the record that count for a decision."""
 
     now: datetime
     approval: bool
@@ -50,7 +50,7 @@ class Decision:
 
     @property
     def answer(self) -> RegistrationAnswer:
-        """What the agent is told."""
+        """The answer to the agent."""
         return RegistrationAnswer(state=self.state, message=self.message)
 
 
@@ -109,7 +109,7 @@ def _register(record: AgentRecord, registration: Registration, given: Circumstan
             REFUSED,
             f"the registration expired at {record.expires}; {_AGAIN.format(cluster=cluster)}",
         )
-    told = replace(
+    after = replace(
         record,
         one_time="",
         expires="",
@@ -120,12 +120,12 @@ def _register(record: AgentRecord, registration: Registration, given: Circumstan
     is_another = bool(given.uid and registration.uid and given.uid != registration.uid)
     if given.approval or is_another:
         why = (
-            f"the cluster that registered has the UID {told.uid}, not {given.uid}; "
+            f"the cluster that registered has the UID {after.uid}, not {given.uid}; "
             if is_another
             else ""
         )
-        return Decision(PENDING, why + _accept(cluster), replace(told, pending=registration.key))
-    return Decision(ACCEPTED, "", replace(told, key=registration.key, next_key="", pending=""))
+        return Decision(PENDING, why + _accept(cluster), replace(after, pending=registration.key))
+    return Decision(ACCEPTED, "", replace(after, key=registration.key, next_key="", pending=""))
 
 
 def _rotate(record: AgentRecord, key: str, given: Circumstances) -> Decision:
@@ -146,5 +146,5 @@ def _refusal(message: str) -> RegistrationAnswer:
 
 
 def _shown(text: str) -> str:
-    """What an agent says, short and without control characters."""
+    """A string of an agent, short and without control characters."""
     return "".join(letter for letter in text[:_LONGEST] if letter.isprintable())

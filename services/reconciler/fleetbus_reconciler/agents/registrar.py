@@ -57,7 +57,7 @@ REGISTRATIONS: Final = Counter(
     ["outcome"],
 )
 ACCOUNTS_KEY: Final = "agents.conf.gz"
-"""Of the Secret with the accounts: compressed, because a Secret has at most 1 MiB."""
+"""The key of the Secret with the accounts: compressed, because a Secret has at most 1 MiB."""
 _QUEUE: Final = "registrars"
 _WAITING: Final = 256
 """Requests; more of them are dropped, and sent again by agents."""
@@ -146,7 +146,7 @@ class Registrar:
             log.warning("agent_not_registered", cluster=cluster, error=str(e))
             return None
         if decision.record is not None or decision.state == REFUSED:
-            log.info("agent_registration", cluster=cluster, **_told(decision))
+            log.info("agent_registration", cluster=cluster, **_facts(decision))
         return decision.answer
 
     async def _change(
@@ -252,12 +252,12 @@ def _state(record: AgentRecord) -> str:
     return "registered" if record.key else "joining"
 
 
-def _told(decision: Decision) -> dict[str, Any]:
+def _facts(decision: Decision) -> dict[str, Any]:
     record = decision.record
-    told = {"uid": record.uid, "instance": record.instance} if record is not None else {}
+    facts = {"uid": record.uid, "instance": record.instance} if record is not None else {}
     return {
         "state": decision.state,
-        **told,
+        **facts,
         **({"why": decision.message} if decision.message else {}),
     }
 

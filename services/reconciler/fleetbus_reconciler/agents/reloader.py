@@ -131,7 +131,7 @@ class Reloader:
         self._namespace, _, self._name = secret.partition("/")
         self._server = server
         self.loaded: bytes | None = None
-        """What the server has loaded from here; None before."""
+        """The accounts that the server has loaded from here; None before."""
         self._wanted: bytes | None = None
         self._changed = asyncio.Event()
         self._log_once = LogOnce()
