@@ -11,13 +11,13 @@ only. Durations are sent, never times: clocks differ.
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from typing import Annotated, Final, TypeVar
 
 import msgspec
 
 from fleetbus_proto.errors import MalformedMessage
+from fleetbus_proto.subjects import is_call_id
 
 CHUNK_BYTES: Final = 64 * 1024
 """The most of a body in one frame."""
@@ -38,8 +38,6 @@ ANSWER_HEADERS: Final = (
 )
 """The headers of a response that are passed on."""
 
-_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,79}\.[a-z0-9]{1,32}\.[a-z0-9]{1,16}")
-_INSTANCE: Final = re.compile(r"[a-z0-9]{1,32}")
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _Data = Annotated[bytes, msgspec.Meta(max_length=CHUNK_BYTES)]
 _Id = Annotated[str, msgspec.Meta(max_length=97)]
@@ -273,16 +271,6 @@ def identify(body: bytes) -> tuple[str, str]:
     except MalformedMessage:
         return "", ""
     return (frame.id if is_call_id(frame.id) else ""), frame.type
-
-
-def is_call_id(text: str) -> bool:
-    """Whether this is the id of a call, which is safe in a subject."""
-    return _ID.fullmatch(text) is not None
-
-
-def is_instance(text: str) -> bool:
-    """Whether this is the name of an agent's process, which is safe in a subject."""
-    return _INSTANCE.fullmatch(text) is not None
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[_T], body: bytes) -> _T:

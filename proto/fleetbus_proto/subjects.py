@@ -23,7 +23,6 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
-from fleetbus_proto.calls import is_call_id, is_instance
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import CORE
 
@@ -59,6 +58,8 @@ _ANSWER_TOKENS = 4
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-:")
 _ENCODE = {byte: chr(byte) if byte in _SAFE else f"%{byte:02X}" for byte in range(256)}
 _ENCODE[ord(".")] = "_"
+_CALL = re.compile(r"[a-z0-9][a-z0-9-]{0,79}\.[a-z0-9]{1,32}\.[a-z0-9]{1,16}")
+_INSTANCE = re.compile(r"[a-z0-9]{1,32}")
 _PLAIN = re.compile(r"[A-Za-z0-9:-]+")
 _ENCODED = re.compile(r"(?:[A-Za-z0-9:_-]|%[0-9A-F]{2})+")
 _CLUSTER = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -343,6 +344,16 @@ def api_subject(cluster: str, instance: str = "") -> str:
     if instance != EVERY_AGENT and not is_instance(instance):
         raise InvalidName(f"{instance!r} is not the instance of an agent")
     return f"{subject}.{instance}"
+
+
+def is_call_id(text: str) -> bool:
+    """Whether this is the id of a call, which is safe in a subject."""
+    return _CALL.fullmatch(text) is not None
+
+
+def is_instance(text: str) -> bool:
+    """Whether this is the name of an agent's process, which is safe in a subject."""
+    return _INSTANCE.fullmatch(text) is not None
 
 
 def answers_subject(cluster: str, call: str) -> str:

@@ -246,7 +246,7 @@ async def test_requests_that_waited_while_the_agent_was_stopped_are_refused(
 def stop_the_loop(seconds: float) -> None:
     import time  # noqa: PLC0415
 
-    time.sleep(seconds)
+    time.sleep(seconds)  # a process that is stopped does nothing either
 
 
 async def test_each_call_is_one_line_of_the_log_with_who_asked(

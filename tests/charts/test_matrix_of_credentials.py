@@ -169,7 +169,7 @@ def example(function: Any, cluster: str) -> str:
         name, _, value = word.partition("=")
         usual[name] = value
     usual |= dict.fromkeys(("cluster", "controller", "member"), cluster)
-    usual |= {"call": "distributor-1a.1", "instance": ""}
+    usual |= {"call": "distributor.1a.1", "instance": ""}
     usual |= {"shard": 0, "consumer": "c", "part": "ready", "durable": "d"}
     names = inspect.signature(function).parameters
     text: Any = function(**{name: usual[name] for name in names if name != "self"})

@@ -130,7 +130,7 @@ def test_a_call_goes_to_all_agents_and_what_follows_it_to_the_one_that_took_it()
     assert subjects.api_subject("eu1") == "fleetbus.api.eu1"
     assert subjects.api_subject("eu1", INSTANCE) == f"fleetbus.api.eu1.{INSTANCE}"
     assert subjects.api_subject("eu1", subjects.EVERY_AGENT) == "fleetbus.api.eu1.every-agent"
-    assert not calls.is_instance(subjects.EVERY_AGENT)
+    assert not subjects.is_instance(subjects.EVERY_AGENT)
     assert subjects.answers_filter("worker.1a") == "fleetbus.answers.*.worker.1a.>"
     for wrong in ("a.b", "*", "A", "a" * 40, "a b"):
         with pytest.raises(InvalidName):

@@ -27,7 +27,6 @@ from fleetbus_proto.calls import (
     Head,
     Reason,
     Working,
-    is_instance,
 )
 
 SILENCE: Final = SILENCE_MS / 1000

@@ -18,6 +18,7 @@ PARTS: Final = (
     "fleetbus-distributor",
     "fleetbus-query-api",
     "fleetbus-archiver",
+    "fleetbus-agent",
     "fleetbus-emulator",
     "fleetbus-devfleet",
 )

@@ -35,10 +35,15 @@ from fleetbus_proto.calls import (
     decode_to_agent,
     encode_frame,
     identify,
-    is_call_id,
 )
 from fleetbus_proto.errors import MalformedMessage
-from fleetbus_proto.subjects import AGENTS, EVERY_AGENT, answers_subject, api_subject
+from fleetbus_proto.subjects import (
+    AGENTS,
+    EVERY_AGENT,
+    answers_subject,
+    api_subject,
+    is_call_id,
+)
 
 _BODIES_LIMIT: Final = 64 * 1024**2
 _CANCELLED: Final = 256
