@@ -70,6 +70,8 @@ _CLUSTER: Final = {
     "hub": bool,
     "provider": str,
     "host": str,
+    "access?": str,
+    "agent?": Maybe({"connected": bool, "reason": str, "message": str, "answeredAt": str}),
     "serverVersion": str,
     "platform": str,
     "connected": bool,

@@ -18,10 +18,11 @@ import yaml
 from fleetbus.errors import ConfigError
 from fleetbus.process.human_time import render_duration
 from fleetbus.snapshot import ResourceState
+from fleetbus.snapshot.records import AgentContact
 from fleetbus_cli import api_client
 from fleetbus_cli.app import app
 from fleetbus_query_api.tables.builtin import BUILTIN
-from support.rigs.query_api import Ended
+from support.rigs.query_api import Ended, ago
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -270,19 +271,29 @@ async def test_describe_names_the_cluster_of_each_hit(run: Run):
 async def test_clusters_shows_the_fleet(fleet: QueryApi, run: Run):
     labels = {"region": "eu", "fleetbus.dev/queue-weight": "5"}
     await fleet.add_cluster("c2", connected=False, reason="Unreachable", labels=labels)
-    await fleet.add_cluster("c3", reported_ago=200)
+    agent = AgentContact(reason="AgentNotConnected", message="no agent", answered_at=ago(90))
+    await fleet.add_cluster("c3", reported_ago=200, access="Agent", agent=agent)
 
     ended = await run("clusters")
     asked_at = datetime.now(UTC)
     answer = json.loads((await run("clusters", "-o", "json")).out)
 
-    heads = "NAME HUB CONNECTED VERSION RESOURCES LAST ANSWER REASON LABELS"
+    heads = "NAME HUB ACCESS CONNECTED VERSION RESOURCES LAST ANSWER LAST CONTACT REASON LABELS"
     assert ended.rows[0] == heads.split()
-    assert [row[:5] for row in ended.rows[1:]] == [
-        ["c1", "yes", "yes", "v1.33.1", "5/5"],
-        ["c2", "no", "no", "<unknown>", "0/5"],
-        ["c3", "no", "unknown", "<unknown>", "0/5"],
+    assert [row[:6] for row in ended.rows[1:]] == [
+        ["c1", "yes", "Direct", "yes", "v1.33.1", "5/5"],
+        ["c2", "no", "Direct", "no", "<unknown>", "0/5"],
+        ["c3", "no", "Agent", "unknown", "<unknown>", "0/5"],
     ]
+    assert [row[8] for row in ended.rows[1:3]] == ["-", "-"]
+    assert ended.rows[3][9] == "ago"
+    assert answer["items"][2]["agent"]["reason"] == "AgentNotConnected"
+    assert answer["items"][0]["agent"] is None
+    assert "watcher has been silent" in ended.out
+    assert "; no agent" in ended.out
+    described = await run("clusters", "c3")
+    assert "Agent:        not connected; no agent" in described.out
+    assert "Access:       Agent" in described.out
     assert ended.rows[2][-2:] == ["Unreachable", "fleetbus.dev/queue-weight=5,region=eu"]
     assert ended.rows[1][-1] == "<none>"
     assert [item["name"] for item in answer["items"]] == ["c1", "c2", "c3"]
@@ -290,7 +301,7 @@ async def test_clusters_shows_the_fleet(fleet: QueryApi, run: Run):
     last_answers = [datetime.fromisoformat(item["lastAnswer"]) for item in answer["items"]]
     for row, last_answer, at_least in zip(ended.rows[1:], last_answers, (1, 1, 200), strict=True):
         at_most = int((asked_at - last_answer).total_seconds())
-        assert row[5] in {render_duration(age) for age in range(at_least, at_most + 1)}
+        assert row[6] in {render_duration(age) for age in range(at_least, at_most + 1)}
     assert answer["items"][2]["lastAnswer"] < answer["items"][0]["lastAnswer"]
 
 

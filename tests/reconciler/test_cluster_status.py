@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.kube.connection.config import read_kube_config
-from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
+from fleetbus.snapshot.records import AgentContact, ClusterRecord, ResourceRecord, ResourceState
 from fleetbus_emulator.apiserver import Cluster, Fail, serve
 from fleetbus_reconciler.fleet_status.cluster_status import ClusterStatus, cluster_status
 from fleetbus_reconciler.settings import ReconcilerSettings
@@ -49,6 +49,17 @@ REPORTED = ClusterRecord(name="eu1", connected=True, server_version="v1.33.1", r
 @each_row(
     ("record", "resources", "is_silent", "expected"),
     [
+        (
+            replace(REPORTED, agent=AgentContact(reason="AgentNotConnected", message="none is")),
+            [pods(ResourceState.SYNCED)],
+            False,
+            {
+                "Connected": ("True", "Connected"),
+                "Synced": ("True", "AllListed"),
+                "Stale": ("False", "Reported"),
+                "AgentConnected": ("False", "AgentNotConnected"),
+            },
+        ),
         (
             REPORTED,
             [pods(ResourceState.SYNCED)],

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from fleetbus.kube.json_fields import pairs
 from fleetbus.process import printer
-from fleetbus.process.human_time import render_duration
+from fleetbus.process.human_time import render_age, render_duration
 from fleetbus_cli.api_client import ApiClient, ApiFailed
 from fleetbus_cli.documents import render_json
 from fleetbus_cli.table import render_table
@@ -17,7 +17,8 @@ from fleetbus_cli.target import ApiFlags
 from fleetbus_cli.unknown import require_clusters
 
 _HEAD: Final = (
-    *("NAME", "HUB", "CONNECTED", "VERSION", "RESOURCES", "LAST ANSWER", "REASON", "LABELS"),
+    *("NAME", "HUB", "ACCESS", "CONNECTED", "VERSION", "RESOURCES", "LAST ANSWER"),
+    *("LAST CONTACT", "REASON", "LABELS"),
 )
 _RESOURCES: Final = ("RESOURCE", "APIVERSION", "OBJECTS", "STATE", "REASON")
 _LABEL: Final = 14
@@ -93,6 +94,8 @@ def _details(cluster: Mapping[str, Any], freshness: Mapping[str, Any]) -> list[t
         ("Connected", _connected(cluster, age)),
         ("Reason", _reason(freshness["reason"], cluster["message"])),
         ("Last answer", "never" if age is None else f"{render_duration(age)} ago"),
+        ("Access", cluster.get("access", "Direct")),
+        *_agent_details(cluster.get("agent")),
         ("Version", cluster["serverVersion"]),
         ("Platform", cluster["platform"]),
         ("Address", cluster["host"]),
@@ -120,13 +123,29 @@ def _row(cluster: Mapping[str, Any], freshness: Mapping[str, Any]) -> list[str]:
     return [
         cluster["name"],
         "yes" if cluster["hub"] else "no",
+        cluster.get("access", "Direct"),
         _connected(cluster, age),
         cluster["serverVersion"] or "<unknown>",
         f"{cluster['completeResourceCount']}/{cluster['resourceCount']}",
         "never" if age is None else f"{render_duration(age)} ago",
+        _contact(cluster.get("agent")) or "-",
         _reason(freshness["reason"], cluster["message"]),
         pairs(cluster, "labels"),
     ]
+
+
+def _contact(agent: Mapping[str, Any] | None) -> str:
+    """When an agent last answered the hub; empty for a cluster without one."""
+    if agent is None:
+        return ""
+    return f"{render_age(agent['answeredAt'])} ago" if agent["answeredAt"] else "never"
+
+
+def _agent_details(agent: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    if agent is None:
+        return []
+    state = "connected" if agent["connected"] else "not connected"
+    return [("Agent", _reason(state, agent["message"])), ("Last contact", _contact(agent))]
 
 
 def _reason(freshness: str, message: str) -> str:

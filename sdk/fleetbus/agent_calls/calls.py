@@ -14,7 +14,7 @@ import structlog
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from fleetbus.agent_calls.pending import PendingCall, Times
+from fleetbus.agent_calls.pending import NOT_CONNECTED, PendingCall, Times
 from fleetbus.bus.connection import Bus
 from fleetbus.errors import Unreachable
 from fleetbus.kube.connection.response import BrokenOff, Limits
@@ -133,7 +133,7 @@ class AgentCalls:
             return  # late; or another cluster's agent, which only guesses ids
         if message.headers and message.headers.get("Status") == _NO_RESPONDERS:
             text = "no agent of the cluster is connected to NATS"
-            call.fail(Unreachable(0, "Unreachable", text))
+            call.fail(Unreachable(0, NOT_CONNECTED, text))
             return
         try:
             frame = decode_to_caller(message.data)

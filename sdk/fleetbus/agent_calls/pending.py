@@ -32,6 +32,17 @@ from fleetbus_proto.calls import (
 SILENCE: Final = SILENCE_MS / 1000
 _STILL_WAITING: Final = WORKING_EVERY_MS / 1000
 
+NOT_CONNECTED: Final = "AgentNotConnected"
+"""Reason of an error: no agent took the request, so nothing was sent."""
+SILENT: Final = "AgentSilent"
+"""Reason of an error: the agent that has the request sends nothing any more."""
+SERVER_UNREACHABLE: Final = "ApiServerUnreachable"
+"""Reason of an error: the agent is well, but its API server does not answer."""
+
+
+class AgentSilent(BrokenOff):
+    """The agent stopped answering, whatever became of the request."""
+
 
 class MeantAnother(Unreachable):
     """The agent's API server is that of another cluster than was meant; nothing was sent."""
@@ -176,7 +187,8 @@ class PendingCall:
             return TooManyRequests(429, "TooManyRequests", text)
         if failed.reason == Reason.ANOTHER_CLUSTER:
             return MeantAnother(0, "NotAccepted", text)
-        return Unreachable(0, "Unreachable", text)
+        is_of_server = failed.reason == Reason.UNREACHABLE
+        return Unreachable(0, SERVER_UNREACHABLE if is_of_server else "Unreachable", text)
 
     def _break(self, what: str) -> None:
         self._give_up(BrokenOff(f"the agent of the cluster {what}"))
@@ -223,7 +235,7 @@ class PendingCall:
         if now >= self._deadline:
             self._give_up(BrokenOff("it took longer than it may"))
         elif now >= self._received_at + self._times.silence:
-            self._give_up(BrokenOff("the agent of the cluster stopped answering"))
+            self._give_up(AgentSilent("the agent of the cluster stopped answering"))
         elif now >= self._data_at + self._idle:
             self._end_idle(now)
         elif now >= self._sent_at + self._times.still_waiting:

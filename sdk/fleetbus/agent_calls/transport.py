@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from multidict import CIMultiDict
 
 from fleetbus.agent_calls.calls import AgentCalls
-from fleetbus.agent_calls.pending import MeantAnother, PendingCall
+from fleetbus.agent_calls.pending import SILENT, AgentSilent, MeantAnother, PendingCall
 from fleetbus.agent_calls.unpacking import unpacked
 from fleetbus.errors import Invalid, KubeError, NotAccepted, Unreachable
 from fleetbus.kube.client import USER_AGENT, KubeClient
@@ -90,6 +90,8 @@ class AgentTransport:
         self._waiting.add(pending)
         try:
             head = await pending.head()
+        except AgentSilent as e:
+            raise Unreachable(0, SILENT, f"no answer: {e}") from e
         except BrokenOff as e:
             raise unreachable_error(e) from e
         except BaseException:

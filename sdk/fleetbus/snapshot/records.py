@@ -31,6 +31,18 @@ class ResourceState(StrEnum):
     DEGRADED = "degraded"
 
 
+class AgentContact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """The agents of a cluster, as the last request of the projector found them (rule P17)."""
+
+    connected: bool = False
+    """Whether one of them took the request."""
+    reason: str = ""
+    """Why none did, like `AgentNotConnected`, or why its API server did not answer."""
+    message: str = ""
+    answered_at: str = ""
+    """When one of them last answered; empty for never."""
+
+
 class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One cluster of the fleet, as kept in Redis (JSON). Times are RFC 3339."""
 
@@ -69,6 +81,10 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Invalid entries of its watch spec, each with the reason."""
     overridden: list[str] = []
     """Settings of its watchers that its watch spec replaces, each with both values."""
+    access: str = "Direct"
+    """The way to its API server: `Direct` or `Agent`."""
+    agent: AgentContact | None = None
+    """Its agents; None until they are asked, and for direct access."""
 
     def age(self, now: datetime) -> timedelta | None:
         """Time since its API server last answered; None if it never did."""
@@ -103,6 +119,12 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """Why its state may be out of date; empty while its API server answers (rule A4)."""
         if refused := self.why_refused(now):
             return refused
+        silent = self._why_unanswered(now)
+        if silent and self.agent is not None and not self.agent.connected and self.agent.message:
+            return f"{silent}; {self.agent.message}"
+        return silent
+
+    def _why_unanswered(self, now: datetime) -> str:
         if not self.connected:
             return self.message or self.reason or "not connected"
         age = self.age(now)

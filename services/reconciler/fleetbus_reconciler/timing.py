@@ -25,6 +25,8 @@ class ReconcilerTiming:
     """Interval at which clusters with a wrong clock are followed up."""
     cluster_status: timedelta = timedelta(seconds=1)
     """Interval at which the status of Cluster objects is written."""
+    agent_checks: timedelta = timedelta(seconds=30)
+    """Interval at which each agent is asked for a sign of life."""
     consent_retry: timedelta = timedelta(seconds=5)
     """The pause after a member did not answer that a consent leads to."""
     grant_turns: timedelta = timedelta(milliseconds=250)

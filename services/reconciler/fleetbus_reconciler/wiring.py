@@ -36,6 +36,7 @@ from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
 from fleetbus_reconciler.agents.registrar import Registrar
 from fleetbus_reconciler.fleet_status.accepted_uids import AcceptedUids
 from fleetbus_reconciler.fleet_status.access_consent import AccessConsents
+from fleetbus_reconciler.fleet_status.agent_checks import AgentChecks
 from fleetbus_reconciler.fleet_status.cluster_status import ClusterStatus
 from fleetbus_reconciler.fleet_status.fleet_state import FleetState
 from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
@@ -139,6 +140,7 @@ def _loops(parts: _Parts, turn: Callable[[], None]) -> dict[str, Coroutine[Any, 
         "follow epochs": parts.projector.follow_epochs(),
         "watch store": parts.projector.watch_store(),
         "cluster status": parts.status.run(),
+        "agent checks": parts.agents.run(),
         **({"member tokens": parts.tokens.run()} if parts.has_cluster_objects else {}),
         **({"registrar": parts.registrar.run()} if parts.settings.agents_secret else {}),
         "access consents": parts.consents.run(),
@@ -382,6 +384,15 @@ class _Parts:
             stale_after=self.settings.silent_after,
             namespace=self.settings.namespace,
             interval=self.timing.cluster_status,
+        )
+
+    @cached_property
+    def agents(self) -> AgentChecks:
+        return AgentChecks(
+            clusters=self.clusters,
+            reader=self.reader,
+            writer=self.writer,
+            interval=self.timing.agent_checks,
         )
 
     @property

@@ -44,7 +44,7 @@ class ApiBreaker:
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
         self._failures = 0
-        self._reason = ""
+        self._last = Unreachable(0, "Unreachable", "")
         self._next_probe = 0.0
         """In `time.monotonic()`; only meaningful while the breaker is open."""
 
@@ -69,15 +69,15 @@ class ApiBreaker:
             wait = self._next_probe - now
             raise Unreachable(
                 0,
-                "Unreachable",
-                f"cluster {self._cluster!r} does not answer ({self._reason}); the next attempt is "
-                f"in {wait:.1f} s at the latest",
+                self._last.reason,
+                f"cluster {self._cluster!r} does not answer ({self._last.message}); the next"
+                f" attempt is in {wait:.1f} s at the latest",
             )
         self._next_probe = now + PROBE_EVERY.total_seconds()
         try:
             await probe()
         except Unreachable as e:
-            self._reason = e.message
+            self._last = e
             raise
         except KubeError:
             pass  # a refusal is an answer too
@@ -93,6 +93,6 @@ class ApiBreaker:
         """Count a request without an answer."""
         self._failures += 1
         if self._failures == FAILURES:
-            self._reason = error.message
+            self._last = error
             self._next_probe = time.monotonic() + PROBE_EVERY.total_seconds()
             log.warning("cluster_unreachable", cluster=self._cluster, error=str(error))

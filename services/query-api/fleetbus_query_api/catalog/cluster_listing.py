@@ -16,6 +16,7 @@ from fleetbus.snapshot import (
     ResourceState,
     SnapshotReader,
 )
+from fleetbus.snapshot.records import AgentContact
 from fleetbus_proto.resources import is_built_in
 from fleetbus_query_api.access.authorise import Access, Right, authorise_where_decided
 from fleetbus_query_api.catalog.catalog import read_generation
@@ -175,6 +176,8 @@ def _render(
         "hub": record.hub,
         "provider": record.provider,
         "host": record.host,
+        "access": record.access,
+        "agent": _render_agent(record.agent),
         "serverVersion": record.server_version,
         "platform": record.platform,
         "connected": record.connected,
@@ -186,6 +189,17 @@ def _render(
         "complete": freshness.is_complete,
         "resourceCount": len(resources),
         "completeResourceCount": complete,
+    }
+
+
+def _render_agent(agent: AgentContact | None) -> dict[str, Any] | None:
+    if agent is None:
+        return None
+    return {
+        "connected": agent.connected,
+        "reason": agent.reason,
+        "message": agent.message,
+        "answeredAt": agent.answered_at,
     }
 
 

@@ -142,6 +142,18 @@ class ObjectModel(ItemModel, FreshAnswerModel):
     resource: ResourceModel
 
 
+class AgentModel(AnswerModel):
+    """The agents of a cluster that the hub cannot reach."""
+
+    connected: bool
+    """Whether one of them took the last request of the hub, which asks each half a minute."""
+    reason: str
+    """Why none did, or why its API server did not answer."""
+    message: str
+    answeredAt: str  # noqa: N815 -- as in the answer
+    """When one of them last answered; empty for never."""
+
+
 class ClusterModel(AnswerModel):
     """One cluster of the fleet."""
 
@@ -151,6 +163,10 @@ class ClusterModel(AnswerModel):
     provider: str
     """The provider that defines it."""
     host: str
+    access: str
+    """The way to its API server: `Direct` or `Agent`."""
+    agent: AgentModel | None
+    """Null for direct access, and until the agents were asked for the first time."""
     serverVersion: str  # noqa: N815 -- as in the answer
     platform: str
     """Platform of its API server, like `linux/amd64`."""

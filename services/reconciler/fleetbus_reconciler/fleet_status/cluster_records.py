@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from fleetbus.clusters.info import ClusterInfo
+from fleetbus.clusters.info import ClusterAccess, ClusterInfo
 from fleetbus.kube.connection.config import server_of
 from fleetbus.process.clock import rfc3339, utc_now
 from fleetbus.snapshot.records import (
@@ -39,7 +39,13 @@ def member_record(info: ClusterInfo, before: ClusterRecord | None) -> ClusterRec
     record = before or ClusterRecord(name=info.name, joined_at=utc_now())
     host = server_of(info.config) if info.config is not None else ""
     changed = msgspec.structs.replace(
-        record, labels=dict(info.labels), hub=info.hub, provider=info.provider, host=host
+        record,
+        labels=dict(info.labels),
+        hub=info.hub,
+        provider=info.provider,
+        host=host,
+        access=info.access,
+        agent=record.agent if info.access is ClusterAccess.AGENT else None,
     )
     if info.suspended:
         return suspend_cluster(changed)

@@ -25,7 +25,12 @@ from fleetbus.process.clock import rfc3339
 from fleetbus.process.log_once import LogOnce
 from fleetbus.snapshot.accepted import aliases_of
 from fleetbus.snapshot.reads.reader import SnapshotReader
-from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState
+from fleetbus.snapshot.records import (
+    AgentContact,
+    ClusterRecord,
+    ResourceRecord,
+    ResourceState,
+)
 from fleetbus.watchers.spec import SUSPENDED, UNUSABLE
 from fleetbus_reconciler.for_each import for_each
 
@@ -221,6 +226,7 @@ def cluster_status(
             _connected(record, is_silent=is_silent),
             _synced(record, resources),
             _stale(record, stale, is_silent=is_silent),
+            *([_agent_connected(record.agent)] if record.agent is not None else []),
             *([_aliased(aliases)] if aliases else []),
         ],
     }
@@ -237,6 +243,11 @@ def _connected(record: ClusterRecord, *, is_silent: bool) -> Object:
         return _condition("Connected", False, "WatcherSilent", message)
     reason = record.reason or ("Connected" if record.connected else "Unknown")
     return _condition("Connected", record.connected, reason, record.message)
+
+
+def _agent_connected(agent: AgentContact) -> Object:
+    reason = agent.reason or "Connected"
+    return _condition("AgentConnected", agent.connected, reason, agent.message)
 
 
 def _stale(record: ClusterRecord, stale: Sequence[ResourceRecord], *, is_silent: bool) -> Object:

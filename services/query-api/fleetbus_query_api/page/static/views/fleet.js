@@ -269,8 +269,16 @@ function drawClusters(place, { clusters, freshness, counts, isCounted }) {
     fill(place, emptyHint("No cluster that you may see has joined the fleet.", "Join one with ", h("code", {}, "fleetbus join NAME --context CONTEXT --bootstrap"), "."));
     return;
   }
-  fill(place, table("Clusters of the fleet", ["Cluster", "State", "Last answer", "Version", { text: "Objects", class: "number" }, { text: "Types", class: "number" }, "Labels"], rows));
+  fill(place, table("Clusters of the fleet", ["Cluster", "State", "Last answer", "Access", "Version", { text: "Objects", class: "number" }, { text: "Types", class: "number" }, "Labels"], rows));
   if (focused) place.querySelector(`[data-cluster="${CSS.escape(focused)}"]`)?.focus();
+}
+
+/** The way to the API server; of an agent also when it last answered the hub. */
+function accessCell(one) {
+  if (!one.agent) return h("td", {}, one.access);
+  const contact = one.agent.answeredAt ? `${span((Date.now() - Date.parse(one.agent.answeredAt)) / 1000)} ago` : "never";
+  const state = one.agent.connected ? null : [" ", badge("not connected", "bad")];
+  return h("td", { title: one.agent.message }, one.access, state, h("div", { class: "dim" }, contact));
 }
 
 function clusterRow(one, fresh, objectCount, isCounted) {
@@ -283,6 +291,7 @@ function clusterRow(one, fresh, objectCount, isCounted) {
     h("th", { scope: "row" }, link("/", { cluster: one.name }, { title: "what differs there" }, one.name), one.hub ? [" ", badge("hub", "accent")] : null),
     h("td", {}, state, one.complete ? null : h("div", { class: "dim why" }, one.message || fresh.reason)),
     h("td", {}, fresh.ageSeconds === null ? "never" : `${span(fresh.ageSeconds)} ago`),
+    accessCell(one),
     h("td", { title: one.platform }, one.serverVersion || "unknown"),
     h("td", { class: "number" }, link("/search", { resource: "pods", cluster: one.name }, { title: "its pods" }, isCounted ? count(objectCount) : `${count(objectCount)} …`)),
     h("td", { class: "number", title: "complete, of those that are watched" }, types),
