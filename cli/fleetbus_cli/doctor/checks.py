@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import pathlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 from redis.exceptions import RedisError
 
+from fleetbus.agent_calls.calls import AgentCalls, agent_calls
+from fleetbus.clusters.info import ClusterAccess
 from fleetbus.errors import BusError, ConfigError, KubeError, StoreError, Unreachable
 from fleetbus.kube.client import KubeClient
 from fleetbus.process.access.nats import NatsAccess
@@ -21,7 +24,7 @@ from fleetbus_cli.doctor.clusters import Watched, check_clusters, watched_resour
 from fleetbus_cli.doctor.expiry import check_kubeconfig, check_nats_files, check_tls_files
 from fleetbus_cli.doctor.findings import Finding, error, warning
 from fleetbus_cli.doctor.hub import check_components, check_versions
-from fleetbus_cli.doctor.members import check_members, read_members, unreadable
+from fleetbus_cli.doctor.members import Member, check_members, read_members, unreadable
 from fleetbus_cli.doctor.nats import check_nats
 from fleetbus_cli.doctor.server_certificates import (
     check_api_certificate,
@@ -45,7 +48,7 @@ async def check_fleet(
         _check_store(store, watched),
         _check_credentials(target, nats, store),
     )
-    return [*on_bus, *on_store, *of_files, *await _check_access(hub, watched)]
+    return [*on_bus, *on_store, *of_files, *await _check_access(hub, nats, watched)]
 
 
 async def _check_credentials(target: Target, nats: NatsAccess, store: StoreAccess) -> list[Finding]:
@@ -59,7 +62,7 @@ async def _check_credentials(target: Target, nats: NatsAccess, store: StoreAcces
     return found
 
 
-async def _check_access(given: Hub, watched: Watched) -> list[Finding]:
+async def _check_access(given: Hub, nats: NatsAccess, watched: Watched) -> list[Finding]:
     """Check the rights and credentials of the components, on the hub and in the clusters."""
     try:
         config = find_hub(given)
@@ -82,10 +85,25 @@ async def _check_access(given: Hub, watched: Watched) -> list[Finding]:
             found.append(unreadable(e))
         else:
             namespaces = {member.namespace for member in members}
-            await _collect(found, check_members(members, not_checked))
+            async with _agents(nats, members) as calls:
+                await _collect(found, check_members(members, not_checked, calls))
         await _collect(found, check_components(hub, sorted(namespaces)))
         await _collect(found, check_versions(hub))
     return found
+
+
+@asynccontextmanager
+async def _agents(
+    access: NatsAccess, members: Sequence[Member]
+) -> AsyncGenerator[AgentCalls | None]:
+    """The way to agents, if any cluster has one; None if NATS does not let us in."""
+    async with AsyncExitStack() as stack:
+        calls: AgentCalls | None = None
+        if any(member.info.access is ClusterAccess.AGENT for member in members):
+            with suppress(BusError):  # which is a finding of its own
+                bus = await stack.enter_async_context(connect_nats(access, name="fleetbus-doctor"))
+                calls = await stack.enter_async_context(agent_calls(bus, "cli"))
+        yield calls
 
 
 async def _check_bus(access: NatsAccess, *, is_dev: bool) -> list[Finding]:

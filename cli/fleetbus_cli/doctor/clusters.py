@@ -65,6 +65,8 @@ def _cluster(record: ClusterRecord, resources: Sequence[ResourceRecord]) -> Iter
         )
     if silent := record.why_silent(datetime.now(UTC)):
         advice = f"is a watcher of {record.name} running, and does its API server answer?"
+        if record.agent is not None and not record.agent.connected:
+            advice = f"run `fleetbus-agent doctor` in {record.name}: it says what is wrong there"
         yield error(about, silent, advice)
         return
     unsynced = [resource for resource in resources if resource.state is not ResourceState.SYNCED]

@@ -11,6 +11,9 @@ from typing import Any, Final, cast
 
 import orjson
 
+from fleetbus.agent_calls.calls import AgentCalls
+from fleetbus.agent_calls.pending import NOT_CONNECTED, SERVER_UNREACHABLE, SILENT
+from fleetbus.agent_calls.transport import client_through_agent
 from fleetbus.clusters.access import Access, SecretReader, read_kubeconfig, read_member
 from fleetbus.clusters.account_tokens import LIFETIME
 from fleetbus.clusters.info import ClusterAccess, ClusterInfo
@@ -204,33 +207,37 @@ def _named(entries: Collection[Any]) -> list[Resource]:
 
 
 async def check_members(
-    members: Sequence[Member], not_checked: Iterable[Finding]
+    members: Sequence[Member], not_checked: Iterable[Finding], calls: AgentCalls | None = None
 ) -> AsyncIterator[Finding]:
-    """Check credentials and rights in each cluster, as the components have them."""
+    """Check credentials and rights in each cluster, as the components have them.
+
+    Args:
+        members: the clusters.
+        not_checked: findings about what cannot be checked.
+        calls: the way to agents; None if there is no connection to NATS.
+    """
     for finding in not_checked:
         yield finding
     turns = asyncio.Semaphore(_AT_ONCE)
 
     async def check(member: Member) -> list[Finding]:
         async with turns:
-            return await _check_member(member)
+            return await _check_member(member, calls)
 
     for findings in await asyncio.gather(*map(check, members)):
         for finding in findings:
             yield finding
 
 
-async def _check_member(member: Member) -> list[Finding]:
+async def _check_member(member: Member, calls: AgentCalls | None) -> list[Finding]:
     info = member.info
     about, name = f"access to {info.name}", info.name
     if info.access is ClusterAccess.AGENT and not info.problem:
-        return [ok(about, "through an agent, which has the rights of its own account")]
+        return await check_agent(about, member, calls)
     if info.problem or info.config is None:
         problem = info.problem or "it has no credentials"
         return [error(about, problem, f"run `fleetbus join {name}` again")]
-    rights = rights_of(writer_rules(member.written))
-    for account in member.impersonated:
-        rights += rights_of(impersonation_rules([account.name]), account.namespace)
+    rights = written_rights(member)
     components = "distributor and controllers"
     if not member.has_watcher:
         rights += rights_of(watcher_rules(member.watched))
@@ -241,6 +248,45 @@ async def _check_member(member: Member) -> list[Finding]:
     if member.watcher is not None:
         findings += await _check_watcher(member, member.watcher)
     return findings
+
+
+def written_rights(member: Member) -> list[Right]:
+    """The rights that the distributor and controllers need."""
+    rights = rights_of(writer_rules(member.written))
+    for account in member.impersonated:
+        rights += rights_of(impersonation_rules([account.name]), account.namespace)
+    return rights
+
+
+async def check_agent(about: str, member: Member, calls: AgentCalls | None) -> list[Finding]:
+    """Check a cluster through its agent: whether it answers, and what its account may do."""
+    name = member.info.name
+    if calls is None:
+        advice = "correct the access to NATS first, over which agents are reached"
+        return [warning(about, "its agent was not asked: NATS does not answer", advice)]
+    required = written_rights(member) + rights_of(watcher_rules(member.watched))
+    try:
+        async with client_through_agent(calls, name) as client:
+            version = await _read_version(client)
+            missing = await missing_rights(client, required)
+    except KubeError as e:
+        return [error(about, str(e), _agent_advice(e, name))]
+    advice = f"its owner decides: access.mode and access.extraRules of fleetbus-agent in {name}"
+    findings = missing_findings(about, "the agent", missing, advice)
+    if not missing:
+        text = f"{version}, through its agent; {len(required)} rights are granted"
+        findings.append(ok(about, text))
+    return findings
+
+
+def _agent_advice(problem: KubeError, cluster: str) -> str:
+    if problem.reason == SERVER_UNREACHABLE:
+        return f"the agent answers; is the API server of {cluster} running?"
+    if isinstance(problem, Forbidden):
+        return f"the owner of {cluster} decides: the policy of its agent, and its rights"
+    if problem.reason in (NOT_CONNECTED, SILENT):
+        return f"run `fleetbus-agent doctor` in {cluster}: it says what is wrong there"
+    return f"see the log of the agent in {cluster}, or run `fleetbus-agent doctor` there"
 
 
 async def _check_watcher(member: Member, access: Access) -> list[Finding]:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fleetbus.agent_calls.calls import AgentCalls
 from fleetbus.clusters.access import kubeconfig_of
 from fleetbus.clusters.member_rights import (
     impersonation_rules,
@@ -44,6 +45,7 @@ from fleetbus_proto.resources import Resource
 from support.api.chart import crds
 from support.api.custom_resource_definitions import CRDS
 from support.api.rendered_chart import NAMESPACE, VALUES, of_kind, render
+from support.rigs.agents import agent_rig
 from support.rigs.secured_api import grant
 from support.rows import each_row
 from support.servers.identities import Authority, Operator, secured_nats, user_key
@@ -271,6 +273,53 @@ async def test_a_secret_that_may_not_be_read_hides_no_other_cluster(fleet: Fleet
     assert messages["access of watcher one"].startswith(
         'warning: secrets "one-watcher" is forbidden'
     )
+
+
+# --- agents -------------------------------------------------------------------------------------
+
+
+async def test_a_cluster_with_an_agent_is_checked_through_it(
+    fleet: Fleet, nats_url: str, tmp_path: Path
+):
+    """The rights are those of the agent's account."""
+    annotations = {"fleetbus.dev/written-resources": "configmaps,deployments.apps"}
+    fleet.hub.create(
+        "fleetbus.dev/v1alpha1/clusters",
+        {
+            "metadata": {"name": "eu1", "annotations": annotations},
+            "spec": {"access": "Agent", "resources": ["v1/pods"]},
+        },
+    )
+    fleet.member.credentials.add_token("agent-token", "agent")
+    grant(fleet.member, "agent", *writer_rules(WRITTEN[:1]), *watcher_rules([PODS]))
+    document = yaml.safe_load(fleet.kubeconfig("eu1", "agent-token"))
+
+    async def check(calls: AgentCalls | None) -> list[Finding]:
+        async with fleet.client() as hub:
+            return await collect(check_members(*await read_members(hub, {}), calls))
+
+    assert bad(await check(None)) == [
+        ("access to eu1", "warning: its agent was not asked: NATS does not answer")
+    ]
+    async with agent_rig(nats_url, tmp_path) as rig:
+        [missing] = await check(rig.calls)
+        assert "no agent of the cluster is connected" in missing.message
+        assert "fleetbus-agent doctor" in missing.advice
+
+        agent = await rig.start(document)
+        [(_, refused)] = bad(await check(rig.calls))
+        assert refused.startswith("error: the agent may not create, delete, get")
+        assert "deployments.apps" in refused
+
+        grant(fleet.member, "agent", *writer_rules(WRITTEN), *watcher_rules([PODS]))
+        [fine] = await check(rig.calls)
+        assert fine.severity is Severity.OK
+        assert "through its agent" in fine.message
+
+        await fleet.servers.stop("eu1")
+        [down] = await check(rig.calls)
+        assert "the agent answers; is the API server of eu1 running?" in down.advice
+        await rig.stop(agent)
 
 
 # --- the hub ------------------------------------------------------------------------------------
