@@ -20,9 +20,11 @@ from fleetbus.kube.connection.config import KubeConfig, wait_for_kube_config
 from fleetbus.process.access.secret_files import SecretFile
 from fleetbus.process.health import Health
 from fleetbus.process.lifecycle import run_service, run_until_stopped
+from fleetbus.process.log_levels import follow_levels
 from fleetbus.process.logs import set_up_logs
 from fleetbus.process.settings import SharedSettings, load_settings, tell_unknown_settings
 from fleetbus_agent import metrics
+from fleetbus_agent.doctor import run_doctor
 from fleetbus_agent.enrolment.enrolment import REGISTRATION_FILE, Enrolment, enrolled
 from fleetbus_agent.enrolment.enrolment import USUAL as USUAL_ENROLMENT
 from fleetbus_agent.enrolment.seeds import SeedSecret
@@ -115,12 +117,26 @@ async def _enrolled(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command `fleetbus-agent`."""
-    argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="fleetbus-agent",
         description="Lets the hub call the API server of this cluster, over NATS; settings are"
         " environment variables FLEETBUS_… and FLEETBUS_AGENT_….",
-    ).parse_args(argv)
+    )
+    parser.add_argument(
+        "command", nargs="?", choices=["doctor"], help="only say what keeps it from working"
+    )
+    if parser.parse_args(argv).command == "doctor":
+        statuses: list[int] = []
+        failed = run_service("fleetbus-agent", lambda: _doctor(statuses), is_command=True)
+        return failed or max(statuses, default=0)
     return run_service("fleetbus-agent", _main, loop_factory=uvloop.new_event_loop)
+
+
+async def _doctor(statuses: list[int]) -> None:
+    shared = load_settings(SharedSettings)
+    settings = load_settings(AgentSettings)
+    set_up_logs("text", "error")  # what a log would say is a finding here
+    statuses.append(await run_doctor(settings, shared))
 
 
 async def _main() -> None:
@@ -129,4 +145,5 @@ async def _main() -> None:
     set_up_logs(shared.log_format, shared.log_level)
     # A misspelt setting that denies something would leave it allowed.
     tell_unknown_settings(AgentSettings)
-    await run_until_stopped(agent=run(settings, shared))
+    levels = follow_levels(shared.log_levels_file)
+    await run_until_stopped(agent=run(settings, shared), levels=levels)
