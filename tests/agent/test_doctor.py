@@ -16,6 +16,7 @@ from fleetbus_agent.main import main
 from fleetbus_agent.settings import AgentSettings
 from fleetbus_emulator.apiserver import Cluster, User, serve
 from support.rigs.secured_api import grant
+from support.servers.restricted_nats import restricted_server
 
 ROOT = User("root", ("system:masters",))
 
@@ -74,6 +75,21 @@ async def test_a_server_and_a_bus_that_are_not_there(tmp_path: Path):
     assert [each.severity for each in found["api server"]] == [Severity.ERROR]
 
 
+async def test_a_nats_that_refuses_the_login_or_a_subject(tmp_path: Path):
+    async with (
+        serve([Cluster("eu1")]) as servers,
+        restricted_server(tmp_path, "eu1") as address,  # `w` is a watcher, and no agent
+    ):
+        settings = settings_of(tmp_path / "k", servers.kubeconfig())
+        for login, word in (("w:wrong", "Authorization"), ("w:p", "Permissions Violation")):
+            found = await findings(settings, f"nats://{login}@{address}")
+            [nats] = found["nats"]
+            assert nats.severity is Severity.ERROR
+            assert word.lower() in nats.message.lower()
+            assert "fleetbus join --agent" in nats.advice
+            assert "wrong" not in nats.message
+
+
 def test_the_clock_is_compared_with_that_of_the_api_server():
     now = datetime.now(UTC)
     for ahead, severity in (
@@ -81,8 +97,8 @@ def test_the_clock_is_compared_with_that_of_the_api_server():
         (60, Severity.WARNING),
         (-3600, Severity.ERROR),
     ):
-        told = {"date": format_datetime(now - timedelta(seconds=ahead))}
-        finding = check_clock(told, now)
+        headers = {"date": format_datetime(now - timedelta(seconds=ahead))}
+        finding = check_clock(headers, now)
         assert finding is not None
         assert finding.severity is severity
     assert check_clock({}, now) is None

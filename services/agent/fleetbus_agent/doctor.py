@@ -125,7 +125,7 @@ async def _use_subjects(bus: Bus, cluster: str) -> None:
 
     async def use() -> None:
         async with subscribed(bus, api_subject(cluster, instance), _ignore):
-            await bus.nc.publish(answers_subject(cluster, f"doctor-{instance}.1"), b"")
+            await bus.nc.publish(answers_subject(cluster, f"doctor.{instance}.1"), b"")
             await bus.nc.flush()  # a refusal comes before the answer to this
             await asyncio.sleep(0)
 
@@ -147,7 +147,7 @@ async def _ignore(_: object) -> None:
 
 
 async def _why_no_answer(access: NatsAccess) -> tuple[str, str]:
-    """What is wrong with the way to NATS, and what to do."""
+    """Find what is wrong with the way to NATS, and the advice for it."""
     problems: list[str] = []
     for address in access.url.split(","):
         parts = urllib.parse.urlsplit(address.strip())
@@ -194,9 +194,9 @@ async def _check_server(config: KubeConfig | None) -> AsyncIterator[Finding]:
 
 def check_clock(headers: Mapping[str, str], now: datetime) -> Finding | None:
     """Compare our clock with the API server's; None if it does not tell its time."""
-    told = next((value for name, value in headers.items() if name.lower() == "date"), "")
+    date = next((value for name, value in headers.items() if name.lower() == "date"), "")
     try:
-        time = parsedate_to_datetime(told)
+        time = parsedate_to_datetime(date)
     except ValueError:
         return None
     ahead = now - (time if time.tzinfo else time.replace(tzinfo=UTC))

@@ -112,7 +112,7 @@ class AgentChecks:
         return timedelta() <= age < self._interval / 2
 
     async def _ask(self, cluster: str, before: AgentContact) -> AgentContact | None:
-        """The agents as they are now; None if that cannot be told from here."""
+        """The agents as they are now; None if that cannot be seen from here."""
         reason, message = "", ""
         try:
             await self._clusters.client(cluster).request(Call("GET", "/version", within=_WITHIN))
