@@ -31,13 +31,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def read_options(arguments: Sequence[str] | None = None) -> Options:
     """The options of a command line; None reads that of this process."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if strangers := set(options.closed) - set(options.clusters):
+        parser.error(f"--closed names no cluster of --clusters: {', '.join(sorted(strangers))}")
     return Options(
         clusters=options.clusters,
         folder=options.dir.absolute(),
         admin_port=options.admin_port,
         record=options.record,
         instant=options.instant,
+        closed=options.closed,
         progress_interval=options.progress_interval,
     )
 
@@ -54,6 +58,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--record", action="store_true", help="write the ground truth to DIR/truth")
     parser.add_argument("--instant", action="store_true", help="Pods start and stop at once")
+    parser.add_argument(
+        "--closed",
+        type=_names,
+        default=(),
+        metavar="CLUSTERS",
+        help="those that serve HTTPS and admit only who has the token of the kubeconfig",
+    )
     parser.add_argument(
         "--progress-interval",
         type=_seconds,

@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import fcntl
 import resource
+import secrets
 import signal
 import sys
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,6 +58,8 @@ class Options:
         admin_port: the port of the admin endpoint; 0 takes a free one.
         record: write the ground truth of each cluster to a file.
         instant: Pods start and stop at once.
+        closed: those of them that serve HTTPS and admit only who has the token of the kubeconfig,
+            which is a new one each time.
         progress_interval: how often the clusters' stores report progress, see `Cluster`.
     """
 
@@ -64,6 +68,7 @@ class Options:
     admin_port: int = 0
     record: bool = False
     instant: bool = False
+    closed: Sequence[str] = ()
     progress_interval: timedelta | None = None
 
 
@@ -110,9 +115,17 @@ async def _serve(options: Options) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     progress = options.progress_interval
-    clusters = [Cluster(name, progress_interval=progress) for name in options.clusters]
+    tokens = {name: secrets.token_urlsafe() for name in options.closed}
+    clusters = [
+        Cluster(
+            name,
+            progress_interval=progress,
+            tokens={tokens[name]: "admin"} if name in tokens else None,
+        )
+        for name in options.clusters
+    ]
     async with contextlib.AsyncExitStack() as exits:
-        servers = await exits.enter_async_context(serve(clusters))
+        servers = await exits.enter_async_context(serve(clusters, tls=tokens.keys()))
         if options.record:
             _record(clusters, ground_truth_folder(options.folder), exits)
         timing = Timing() if options.instant else _TIMING
@@ -125,7 +138,7 @@ async def _serve(options: Options) -> None:
         port = admin.rpartition(":")[2]
         _write_whole(admin_port_file(options.folder), lambda temporary: temporary.write_text(port))
         # The file appears last: whoever waits for it may call the servers at once.
-        _write_whole(kubeconfig, servers.write_kubeconfig)
+        _write_whole(kubeconfig, partial(servers.write_kubeconfig, token=tokens))
         sys.stdout.write(f"kubeconfig: {kubeconfig}\nadmin endpoint: {admin}\n")
         sys.stdout.flush()
         await stop.wait()

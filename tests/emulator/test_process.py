@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import resource
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import aiohttp
 import pytest
+import yaml
 
 from fleetbus_emulator.__main__ import main
 from fleetbus_emulator.apiserver.admin import AdminClient
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
         (["--dir", "{folder}", "--admin-port", "{taken}"], 1, "address already in use"),
         (["--dir", "{folder}", "--admin-port", "99999"], 2, "99999 is no port"),
         (["--dir", "{folder}", "--clusters", "a,a"], 2, "'a' is listed twice"),
+        (["--dir", "{folder}", "--closed", "beta"], 2, "--closed names no cluster"),
     ],
 )
 def test_emulated_clusters_that_cannot_start_say_why_in_one_line(
@@ -87,3 +92,33 @@ async def test_the_clusters_as_a_process_tell_their_endpoint_and_record_the_trut
     assert not is_alive(process.pid)
     written = (ground_truth_folder(tmp_path) / "beta.jsonl").read_bytes().splitlines()
     assert [commit_from_json(line) for line in written][: len(commits)] == commits
+
+
+async def test_a_closed_cluster_admits_only_who_has_the_token_of_the_kubeconfig(tmp_path: Path):
+    command = [sys.executable, "-m", "fleetbus_emulator", "--dir", str(tmp_path)]
+    command += ["--clusters", "alpha,beta", "--closed", "beta"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        await eventually(kubeconfig_file(tmp_path).exists)
+        document = yaml.safe_load(kubeconfig_file(tmp_path).read_text())
+        servers = {entry["name"]: entry["cluster"] for entry in document["clusters"]}
+        users = {entry["name"]: entry["user"] for entry in document["users"]}
+        (token,) = [user["token"] for user in users.values() if user]
+        authority = base64.b64decode(servers["beta"]["certificate-authority-data"]).decode()
+        trust = ssl.create_default_context(cadata=authority)
+        answers: list[int] = []
+        async with aiohttp.ClientSession() as session:
+            for name, headers in [
+                ("alpha", {}),
+                ("beta", {}),
+                ("beta", {"Authorization": "Bearer x"}),
+                ("beta", {"Authorization": f"Bearer {token}"}),
+            ]:
+                url = f"{servers[name]['server']}/api/v1/namespaces"
+                async with session.get(url, headers=headers, ssl=trust) as answer:
+                    answers.append(answer.status)
+    finally:
+        process.terminate()
+        await asyncio.to_thread(process.wait)
+    assert servers["alpha"].keys() == {"server"}, "it serves HTTP, as ever"
+    assert (answers[0], answers[1:]) == (200, [403, 401, 200])

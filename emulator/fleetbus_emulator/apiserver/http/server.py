@@ -18,7 +18,7 @@ from fleetbus_emulator.apiserver.http.partition import Partition
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 
     from fleetbus_emulator.apiserver.auth.access import User
     from fleetbus_emulator.apiserver.auth.certificates import ClientCertificate
@@ -135,7 +135,7 @@ async def serve(
     *,
     host: str = LOOPBACK,
     ports: Sequence[int] = (),
-    tls: bool = False,
+    tls: bool | Collection[str] = False,
 ) -> AsyncGenerator[ApiServers, None]:
     """Serve clusters over HTTP while the context lasts.
 
@@ -143,8 +143,8 @@ async def serve(
         clusters: One listener each.
         host: The address to bind.
         ports: A port for each of the first clusters; the others take free ones.
-        tls: Serve HTTPS, with a certificate authority that the kubeconfig carries. Clients may
-            show a certificate that their cluster issued.
+        tls: Serve HTTPS, with a certificate authority that the kubeconfig carries; names are those
+            of the clusters that do. Clients may show a certificate that their cluster issued.
 
     Raises:
         ValueError: Two clusters have the same name.
@@ -152,8 +152,14 @@ async def serve(
     clusters = list(clusters)
     _check_names(clusters)
     context, authority = _certificates(host, clusters) if tls else (None, None)
+    secured = {cluster.name for cluster in clusters} if isinstance(tls, bool) else tls
     listeners = [
-        Listener(cluster, host=host, port=port, ssl_context=context)
+        Listener(
+            cluster,
+            host=host,
+            port=port,
+            ssl_context=context if cluster.name in secured else None,
+        )
         for cluster, port in zip(clusters, chain(ports, repeat(0)), strict=False)
     ]
     servers = ApiServers(listeners, authority)
@@ -210,7 +216,7 @@ def kubeconfig_of(
 
     Args:
         urls: The servers, by cluster name.
-        authority: The PEM of whom to trust; None for HTTP.
+        authority: The PEM of whom to trust, for servers of HTTPS; None if there are none.
         proofs: The user's credentials by cluster; one user entry if all are equal.
     """
     trust = {} if authority is None else {"certificate-authority-data": _base64(authority)}
@@ -223,13 +229,20 @@ def kubeconfig_of(
         "kind": "Config",
         "current-context": first,
         "preferences": {},
-        "clusters": [{"name": n, "cluster": {"server": url, **trust}} for n, url in urls.items()],
+        "clusters": [
+            {"name": n, "cluster": {"server": url, **(trust if _is_secure(url) else {})}}
+            for n, url in urls.items()
+        ],
         "contexts": [
             {"name": n, "context": {"cluster": n, "user": user, "namespace": "default"}}
             for n, user in users.items()
         ],
         "users": [{"name": name, "user": proof} for name, proof in distinct.items()],
     }
+
+
+def _is_secure(url: str) -> bool:
+    return url.startswith("https://")
 
 
 def _base64(data: bytes) -> str:
