@@ -36,7 +36,11 @@ def read_plan(arguments: Sequence[str] | None = None) -> StackPlan:
     """The stack of a command line; None reads that of this process."""
     options = _parser().parse_args(arguments)
     capture: Path | None = options.capture
-    clusters = fleet_of(options.clusters) if capture is None else clusters_of(Capture.open(capture))
+    clusters = (
+        fleet_of(options.clusters, agents=options.agents)
+        if capture is None
+        else clusters_of(Capture.open(capture))
+    )
     return StackPlan(
         layout=Layout(root=options.dir.absolute()),
         clusters=clusters,
@@ -53,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     chosen = parser.add_mutually_exclusive_group(required=True)
     chosen.add_argument("--clusters", type=int, help="how many")
     chosen.add_argument("--from", type=Path, dest="capture", help="those of a capture")
+    parser.add_argument("--agents", type=int, default=0, help="how many are behind agents")
     parser.add_argument("--dir", type=Path, required=True, help="the folder of the stack")
     parser.add_argument("--record", action="store_true", help="write the ground truth to DIR/truth")
     parser.add_argument("--secrets", action="store_true", help="watch Secrets, without values")

@@ -69,13 +69,17 @@ def test_the_demo_plays_to_the_end_and_every_claim_holds(demo: subprocess.Popen[
         "every member cluster runs its own variant, ready",
         "is put back to",
         "the census on the hub is what the API servers have",
+        "whose API server refuses requests without",
+        "was written through the agent",
+        "its status says that us1 is Unreachable",
+        "us1 has caught up",
         "its answer equals what the API servers have",
         "the deletion and the replacement are on their subjects",
         "all 20 are in the query API and in the census",
         "watcher-us1 got SIGKILL",
         "all 8 deletions and 3 creations were published",
         "the MultiClusterResource is gone",
-        "9 processes have ended, none is left",
+        "10 processes have ended, none is left",
     ):
         assert claim in output, claim
     assert "\x1b" not in output  # plain text in a pipe

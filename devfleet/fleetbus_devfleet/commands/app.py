@@ -48,6 +48,16 @@ ClusterCount = Annotated[
         show_default=str(DEFAULT_CLUSTERS),
     ),
 ]
+AgentCount = Annotated[
+    int | None,
+    typer.Option(
+        "--agents",
+        min=0,
+        help="Number of member clusters, the last ones, that the hub calls through an agent in"
+        " them: their API servers do not let it in.",
+        show_default="0",
+    ),
+]
 Record = Annotated[
     bool,
     typer.Option("--record", help="Write every committed write of each cluster to DIR/truth."),
@@ -88,6 +98,7 @@ FromCapture = Annotated[
 @dev.command()
 def up(
     clusters: ClusterCount = None,
+    agents: AgentCount = None,
     capture: FromCapture = None,
     folder: Folder = DEFAULT_FOLDER,
     record: Record = False,
@@ -105,12 +116,12 @@ def up(
 
     layout = Layout(root=folder.absolute())
     count = DEFAULT_CLUSTERS if clusters is None else clusters
-    _check_count(count)
+    _check_counts(count, agents or 0)
     if seed is not None and not objects:
         raise typer.BadParameter("--seed chooses objects: say how many with --objects")
     interval = _read_interval(progress_interval)
     if capture is not None:
-        _check_capture(capture, clusters=clusters, objects=objects)
+        _check_capture(capture, counts=(clusters, agents), objects=objects)
     with folder_errors(layout, report.print_failure):
         state = lifecycle.running_state(layout)
     if state is not None and state.phase == lifecycle.RUNNING:
@@ -118,12 +129,23 @@ def up(
             report.print_failure("a fleet already runs; stop it with `dev down` first")
             raise typer.Exit(1)
         other = lifecycle.difference(
-            state, clusters, record=record, secrets=secrets, progress_interval=interval
+            state,
+            clusters,
+            agents=agents,
+            record=record,
+            secrets=secrets,
+            progress_interval=interval,
         )
         _show_running(state, layout, other, objects=objects)
         return
     state = _start(
-        layout, count, capture, record=record, secrets=secrets, progress_interval=interval
+        layout,
+        count,
+        agents or 0,
+        capture,
+        record=record,
+        secrets=secrets,
+        progress_interval=interval,
     )
     create_mro_config(state.api_url)
     report.print_running(state, layout, title="The fleet runs")
@@ -132,14 +154,14 @@ def up(
         fill_clusters(ALL, {"objects": objects, "seed": seed or 0}, folder)
 
 
-def _check_count(clusters: int) -> None:
+def _check_counts(clusters: int, agents: int) -> None:
     try:
-        fleet_of(clusters)
+        fleet_of(clusters, agents=agents)
     except PlanError as error:
         raise typer.BadParameter(str(error)) from error
 
 
-def _check_capture(capture: Path, *, clusters: int | None, objects: int) -> None:
+def _check_capture(capture: Path, *, counts: tuple[int | None, int | None], objects: int) -> None:
     """Check a capture before anything is started.
 
     Raises:
@@ -148,7 +170,7 @@ def _check_capture(capture: Path, *, clusters: int | None, objects: int) -> None
     from fleetbus_cli.capture.reading import Capture
     from fleetbus_devfleet.stack.captured_clusters import clusters_of
 
-    if clusters is not None or objects:
+    if counts != (None, None) or objects:
         raise typer.BadParameter("--from has its own clusters and objects")
     clusters_of(Capture.open(capture))
 
@@ -156,7 +178,8 @@ def _check_capture(capture: Path, *, clusters: int | None, objects: int) -> None
 def _start(
     layout: Layout,
     clusters: int,
-    capture: Path | None = None,
+    agents: int,
+    capture: Path | None,
     *,
     record: bool,
     secrets: bool,
@@ -171,6 +194,7 @@ def _start(
             return lifecycle.start(
                 layout,
                 clusters=clusters,
+                agents=agents,
                 capture=None if capture is None else capture.absolute(),
                 record=record,
                 secrets=secrets,

@@ -50,6 +50,7 @@ def start(
     layout: Layout,
     *,
     clusters: int,
+    agents: int = 0,
     capture: Path | None = None,
     record: bool,
     secrets: bool = False,
@@ -63,6 +64,7 @@ def start(
     Args:
         layout: where.
         clusters: how many.
+        agents: how many of them are behind agents.
         capture: the clusters of this file instead, with its objects.
         record: write the ground truth of each cluster to a file.
         secrets: watch Secrets, too, without their values.
@@ -77,7 +79,8 @@ def start(
     with (layout.root / "starting").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         state = _settled_state(layout)
-        chosen = ["--clusters", str(clusters)] if capture is None else ["--from", str(capture)]
+        counts = ["--clusters", str(clusters), "--agents", str(agents)]
+        chosen = counts if capture is None else ["--from", str(capture)]
         switches = [("--record", record), ("--secrets", secrets)]
         options = [option for option, is_set in switches if is_set]
         options += progress_option(progress_interval)
@@ -138,6 +141,7 @@ def difference(
     state: StackState,
     clusters: int | None,
     *,
+    agents: int | None = None,
     record: bool,
     secrets: bool = False,
     progress_interval: timedelta | None = None,
@@ -147,12 +151,15 @@ def difference(
     Args:
         state: The stack.
         clusters: The requested number; None for any.
+        agents: How many of them have to be behind agents; None for any.
         record: Whether its ground truth has to be written to files.
         secrets: Whether Secrets have to be watched.
         progress_interval: How often its stores have to report progress; None for any.
     """
     if clusters is not None and clusters != len(state.clusters):
         return f"with --clusters {len(state.clusters)} and not {clusters}"
+    if agents is not None and agents != len(state.behind_agents):
+        return f"with --agents {len(state.behind_agents)} and not {agents}"
     if progress_interval and progress_interval.total_seconds() != state.progress_seconds:
         return "with another --progress-interval"
     missing = [("--record", record, state.record), ("--secrets", secrets, state.secrets)]

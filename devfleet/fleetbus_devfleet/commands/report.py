@@ -41,6 +41,8 @@ def print_running(state: StackState, layout: Layout, *, title: str) -> None:
         f"[bold green]{title}[/]: {len(state.clusters)} {clusters} "
         f"({', '.join(state.clusters)}), {len(state.parts) + 1} processes."
     )
+    if state.behind_agents:
+        out.print(f"  [dim]Called through an agent: {', '.join(state.behind_agents)}.[/]")
     if state.api_url:
         out.print(f"  [bold]{escape(state.api_url)}/[/]  [dim]# the fleet in your browser[/]")
     for hint in hints(state, layout):

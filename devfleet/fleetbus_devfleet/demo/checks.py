@@ -19,6 +19,7 @@ from fleetbus_devfleet.demo.stage import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from collections.abc import Set as AbstractSet
 
 
@@ -85,8 +86,12 @@ class Checks:
         has = "no Deployment" if deployment is None else image_of(deployment)
         return "" if has == tag else has
 
-    async def status(self) -> str:
-        """The MultiClusterResource says Applied for each member cluster, of this generation."""
+    async def status(self, other: Mapping[str, str] | None = None) -> str:
+        """The MultiClusterResource says Applied for each member cluster, of this generation.
+
+        Args:
+            other: the states of clusters that are in another one.
+        """
         resource = await self._stage.on_hub.get(MCR, HUB_NAMESPACE, WEB)
         if resource is None:
             return "it is not there"
@@ -94,7 +99,7 @@ class Checks:
         if status.get("observedGeneration") != resource["metadata"]["generation"]:
             return "the status is older than the spec"
         states = {entry["name"]: entry["state"] for entry in status.get("clusters", [])}
-        expected = dict.fromkeys(self._stage.members, "Applied")
+        expected = dict.fromkeys(self._stage.members, "Applied") | dict(other or {})
         return "" if states == expected else f"states {states}"
 
     async def pods(self) -> str:

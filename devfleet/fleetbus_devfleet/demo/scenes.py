@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from rich.markup import escape
 
+from fleetbus_devfleet.demo.behind_agent import AgentScene
 from fleetbus_devfleet.demo.census import HUB_NAMESPACE, NAME, NAMESPACE, ORDERS
 from fleetbus_devfleet.demo.checks import Checks
 from fleetbus_devfleet.demo.narrator import ClaimError, spell
@@ -18,6 +19,8 @@ from fleetbus_devfleet.demo.stage import (
     CUSTOMIZED,
     DEPLOYMENTS,
     IMAGE,
+    IMAGE_IN_TEMPLATE,
+    IMAGE_PATH,
     MANIFEST,
     MCR,
     NEXT_IMAGE,
@@ -41,7 +44,6 @@ _DELETED_UNSEEN, _MADE_UNSEEN, _MADE_AGAIN = 8, 3, 1
 _ORDERS = 12
 _EVENTS_SHOWN = 12
 _WRONG_IMAGE = "nginx:latest"
-_IMAGE_PATH = "/spec/template/spec/containers/0/image"
 _VERB_STYLES = {"added": "green", "deleted": "red", "modified": "yellow", "listed": "blue"}
 
 
@@ -70,6 +72,7 @@ class Scenes:
         await self.follow_events()
         latencies = await self.time_changes()
         await self.crash_a_watcher()
+        await AgentScene(self._stage).play()
         await PastScene(self._stage).play()
         await self.clean_up()
         return [*latencies, drift]
@@ -116,9 +119,8 @@ class Scenes:
             f"The image becomes {NEXT_IMAGE} on the hub. Then somebody sets {_WRONG_IMAGE} by "
             "hand, in one cluster after the other.",
         )
-        in_template = "/spec/template" + _IMAGE_PATH
         await self._stage.on_hub.patch(
-            MCR, HUB_NAMESPACE, WEB, [_replaced(in_template, NEXT_IMAGE)]
+            MCR, HUB_NAMESPACE, WEB, [_replaced(IMAGE_IN_TEMPLATE, NEXT_IMAGE)]
         )
         await self._tell.prove(
             f"every member cluster has rolled out {NEXT_IMAGE}",
@@ -247,7 +249,7 @@ class Scenes:
             within=SOON,
         )
         await self._tell_what_is_missed(cluster)
-        await self._restart(watcher)
+        await self._stage.restart(watcher)
         await self._tell_how_it_came_back(cluster, gone=gone, created=created)
 
     async def clean_up(self) -> None:
@@ -283,7 +285,7 @@ class Scenes:
         """Change a Deployment by hand; answers the seconds until it is put back."""
         began = time.perf_counter()
         await self._witness.cluster(cluster).patch(
-            DEPLOYMENTS, NAMESPACE, WEB, [_replaced(_IMAGE_PATH, _WRONG_IMAGE)]
+            DEPLOYMENTS, NAMESPACE, WEB, [_replaced(IMAGE_PATH, _WRONG_IMAGE)]
         )
         await self._tell.prove(
             f"the Deployment of {cluster} is put back to {NEXT_IMAGE}",
@@ -333,13 +335,6 @@ class Scenes:
         if not difference:
             raise ClaimError(f"nobody watches {cluster}, and yet the snapshot is up to date")
         self._tell.say(f"of {cluster}, the snapshot is behind: {difference}")
-
-    async def _restart(self, watcher: str) -> None:
-        began = time.monotonic()
-        with self._tell.console.status(f"[dim]{watcher} starts again[/]"):
-            await self._stage.stack.restart(watcher)
-        took = timedelta(seconds=time.monotonic() - began)
-        self._tell.say(f"{watcher} is started again, ready after {spell(took)}")
 
     async def _tell_how_it_came_back(
         self, cluster: str, *, gone: set[str], created: set[str]

@@ -61,7 +61,7 @@ def run(*, clusters: int, orders: int, instant: bool) -> int:
             modules = (Path(census.__file__),)
             plan = StackPlan(
                 layout=Layout(root=folder / "stack"),
-                clusters=fleet_of(clusters),
+                clusters=fleet_of(clusters, agents=1),
                 modules=modules,
                 instant=instant,
             )
@@ -102,7 +102,8 @@ async def _play(plan: StackPlan, narrator: Narrator, orders: int) -> list[Latenc
     narrator.scene(
         "A fleet on this machine",
         f"{len(plan.clusters)} emulated clusters ({', '.join(plan.names)}), real NATS, real "
-        "Valkey, a watcher per cluster, the reconciler, the distributor and the query API.",
+        "Valkey, a watcher per cluster, the reconciler, the distributor and the query API. The hub "
+        f"cannot reach {', '.join(plan.behind_agents)}, in which there is an agent.",
     )
     checklist = Checklist(narrator.console, title="starting")
     stack = Stack(plan, report=checklist.report)

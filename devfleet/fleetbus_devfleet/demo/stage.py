@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fleetbus_devfleet.demo.census import HUB_NAMESPACE, NAME, NAMESPACE
+from fleetbus_devfleet.demo.narrator import spell
 
 if TYPE_CHECKING:
     from fleetbus.kube.client import KubeClient
@@ -25,6 +27,9 @@ CONFIGMAPS = "v1/configmaps"
 
 CUSTOMIZED = "us1"
 IMAGE, NEXT_IMAGE = "nginx:1.28", "nginx:1.29"
+IMAGE_PATH = "/spec/template/spec/containers/0/image"
+IMAGE_IN_TEMPLATE = f"/spec/template{IMAGE_PATH}"
+"""The image in the MultiClusterResource."""
 SOON = timedelta(seconds=20)
 """Time limit of every step; a loaded machine is slow, and a lost event never comes."""
 
@@ -80,6 +85,14 @@ class Stage:
                 "data": {"item": "book"},
             },
         )
+
+    async def restart(self, part: str) -> None:
+        """Start a part that was killed, and tell how long it took to be ready."""
+        began = time.monotonic()
+        with self.tell.console.status(f"[dim]{part} starts again[/]"):
+            await self.stack.restart(part)
+        took = timedelta(seconds=time.monotonic() - began)
+        self.tell.say(f"{part} is started again, ready after {spell(took)}")
 
 
 def wanted_replicas(cluster: str) -> int:

@@ -30,10 +30,17 @@ class PlanError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPlan:
-    """One emulated cluster: its name and the labels that placement selects on."""
+    """One emulated cluster.
+
+    Attributes:
+        name: its name.
+        labels: what placement selects on.
+        behind_agent: the hub calls it through an agent, and has no access data of it.
+    """
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    behind_agent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +53,11 @@ class Layout:
     def kubeconfig(self) -> Path:
         """The kubeconfig with one context per cluster."""
         return kubeconfig_file(self.root)
+
+    @property
+    def hub_kubeconfig(self) -> Path:
+        """The kubeconfig of the hub's services, in which the hub is the only cluster."""
+        return self.root / "hub.kubeconfig"
 
     @property
     def state(self) -> Path:
@@ -126,7 +138,8 @@ class StackPlan:
         secrets: watch Secrets, too, without their values.
 
     Raises:
-        PlanError: a name is not a DNS label or is listed twice, or a module is missing.
+        PlanError: a name is not a DNS label or is listed twice, the hub is behind an agent, or a
+            module is missing.
     """
 
     layout: Layout
@@ -148,6 +161,8 @@ class StackPlan:
             check_names(self.names)
         except ValueError as error:
             raise PlanError(str(error)) from error
+        if self.clusters[0].behind_agent:
+            raise PlanError(f"{self.hub} is the hub, which is not behind an agent")
         for module in self.modules:
             if not module.is_file():
                 raise PlanError(f"module {module}: there is no such file")
@@ -162,18 +177,32 @@ class StackPlan:
         """The names of all clusters, the hub first."""
         return [cluster.name for cluster in self.clusters]
 
+    @property
+    def behind_agents(self) -> list[str]:
+        """The names of the clusters that the hub calls through agents."""
+        return [cluster.name for cluster in self.clusters if cluster.behind_agent]
 
-def fleet_of(count: int) -> tuple[ClusterPlan, ...]:
+
+def fleet_of(count: int, *, agents: int = 0) -> tuple[ClusterPlan, ...]:
     """A hub and `count - 1` members with regions: hub, eu1, us1, ap1, eu2, ...
 
+    Args:
+        count: how many clusters.
+        agents: how many members, the last ones, are behind agents.
+
     Raises:
-        PlanError: the count is below 1.
+        PlanError: the count is below 1, or there are fewer members than agents.
     """
     try:
         names = default_names(count)
     except ValueError as error:
         raise PlanError(str(error)) from error
-    return tuple(ClusterPlan(name=name, labels=_labels(name)) for name in names)
+    if not 0 <= agents < count:
+        raise PlanError(f"of {count} clusters, {count - 1} can be behind agents, not {agents}")
+    return tuple(
+        ClusterPlan(name=name, labels=_labels(name), behind_agent=number >= count - agents)
+        for number, name in enumerate(names)
+    )
 
 
 def _labels(name: str) -> dict[str, str]:
@@ -195,6 +224,7 @@ def apiserver_command(plan: StackPlan) -> tuple[str, ...]:
         *(["--record"] if plan.record else []),
         *progress_option(plan.progress_interval),
         *(["--instant"] if plan.instant else []),
+        *(["--closed", ",".join(plan.behind_agents)] if plan.behind_agents else []),
     )
 
 
@@ -204,18 +234,22 @@ def progress_option(interval: timedelta | None) -> tuple[str, ...]:
 
 
 def services(plan: StackPlan, *, nats_url: str, redis_url: str, api_port: int) -> list[Part]:
-    """The services of the stack: a watcher per cluster and one of each other."""
-    shared = {
-        **fleet_settings(
-            nats_url=nats_url,
-            redis_url=redis_url,
-            kubeconfig=str(plan.layout.kubeconfig),
-            hub=plan.hub,
-        ),
+    """The services of the stack: a watcher per cluster, agents, and one of each other."""
+    in_members = {
+        "FLEETBUS_NATS_URL": nats_url,
         "FLEETBUS_HEALTH_PORT": "0",
         # NATS is next door: what it has not acknowledged by then, it never will.
         "FLEETBUS_WATCHER_STOP_PATIENCE": "1s",
         "FLEETBUS_WATCHER_SECRETS": str(plan.secrets).lower(),
+    }
+    shared = {
+        **in_members,
+        **fleet_settings(
+            nats_url=nats_url,
+            redis_url=redis_url,
+            kubeconfig=str(plan.layout.hub_kubeconfig),
+            hub=plan.hub,
+        ),
         "FLEETBUS_RECONCILER_MODULES": json.dumps([str(path) for path in plan.modules]),
         "FLEETBUS_QUERY_API_PORT": str(api_port),
         "FLEETBUS_QUERY_API_AUTHENTICATION": "none",  # it listens on loopback
@@ -225,7 +259,8 @@ def services(plan: StackPlan, *, nats_url: str, redis_url: str, api_port: int) -
         "FLEETBUS_QUERY_API_PORT_FILE": str(api_port_file(plan.layout)),
     }
     return [
-        *_watchers(plan, shared),
+        *_watchers(plan, shared, in_members),
+        *(_agent(plan, name, in_members) for name in plan.behind_agents),
         _part(plan.layout, "reconciler", ["fleetbus-reconciler"], shared),
         _part(plan.layout, "distributor", ["fleetbus-distributor"], shared),
         *([_query_api(plan.layout, shared)] if plan.api else []),
@@ -256,24 +291,43 @@ def watcher_of(cluster: str) -> str:
     return f"watcher-{cluster}"
 
 
+def agent_of(cluster: str) -> str:
+    """The name of the part through which the hub calls a cluster."""
+    return f"agent-{cluster}"
+
+
 def clean_environment() -> dict[str, str]:
     """Our environment without settings of fleetbus: a stray one must not reach the stack."""
     return {name: value for name, value in os.environ.items() if not name.startswith("FLEETBUS_")}
 
 
-def _watchers(plan: StackPlan, shared: Mapping[str, str]) -> list[Part]:
+def _watchers(
+    plan: StackPlan, shared: Mapping[str, str], in_members: Mapping[str, str]
+) -> list[Part]:
     if plan.pool:
-        return [_part(plan.layout, "watcher-pool", ["fleetbus-watcher", "--pool"], shared)]
-    return [_watcher(plan, name, shared) for name in plan.names]
+        pool = _part(plan.layout, "watcher-pool", ["fleetbus-watcher", "--pool"], shared)
+        # It reaches as much as the hub does.
+        return [pool, *(_watcher(plan, name, in_members) for name in plan.behind_agents)]
+    return [_watcher(plan, name, in_members) for name in plan.names]
 
 
-def _watcher(plan: StackPlan, cluster: str, shared: Mapping[str, str]) -> Part:
+def _watcher(plan: StackPlan, cluster: str, settings: Mapping[str, str]) -> Part:
     kubeconfig = str(plan.layout.kubeconfig)
     command = ["fleetbus-watcher", "--cluster", cluster]
     command += ["--kubeconfig", kubeconfig, "--context", cluster]
     # What is watched is the watcher's own default, everything: a definition that somebody applies
     # is one that he wants to try.
-    return _part(plan.layout, watcher_of(cluster), command, shared)
+    return _part(plan.layout, watcher_of(cluster), command, settings)
+
+
+def _agent(plan: StackPlan, cluster: str, settings: Mapping[str, str]) -> Part:
+    own = {
+        "FLEETBUS_AGENT_CLUSTER": cluster,
+        "FLEETBUS_AGENT_KUBECONFIG": str(plan.layout.kubeconfig),
+        "FLEETBUS_AGENT_CONTEXT": cluster,
+        "FLEETBUS_AGENT_STOP_PATIENCE": "1s",
+    }
+    return _part(plan.layout, agent_of(cluster), ["fleetbus-agent"], {**settings, **own})
 
 
 def _query_api(layout: Layout, shared: Mapping[str, str]) -> Part:

@@ -29,7 +29,9 @@ _CRDS = Path(__file__).parents[1] / "crds"
 
 
 async def register_clusters(plan: StackPlan) -> None:
-    """Install the CRDs on the hub and write a Secret and a Cluster for each cluster.
+    """Install the CRDs on the hub and write a Cluster, and what it takes to reach it, for each.
+
+    The hub's services get a kubeconfig of their own; of clusters behind agents they get none.
 
     Raises:
         PlanError: the CRDs of fleetbus are not beside this package.
@@ -46,8 +48,10 @@ async def register_clusters(plan: StackPlan) -> None:
         ):  # the second so that `fleetbus join --bootstrap` works
             await _apply(hub, "v1/namespaces", _namespace(namespace))
         for cluster in plan.clusters:
-            await _apply(hub, "v1/secrets", _secret(cluster, kubeconfig))
+            if not cluster.behind_agent:
+                await _apply(hub, "v1/secrets", _secret(cluster, kubeconfig))
             await _apply(hub, "fleetbus.dev/v1alpha1/clusters", _cluster(cluster))
+    _write(plan.layout.hub_kubeconfig, only_context(kubeconfig, plan.hub))
 
 
 def read_crds() -> list[dict[str, Any]]:
@@ -99,13 +103,13 @@ def _secret(cluster: ClusterPlan, kubeconfig: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cluster(cluster: ClusterPlan) -> dict[str, Any]:
+    reference = {"namespace": NAMESPACE, "name": _secret_name(cluster)}
+    spec = {"access": "Agent"} if cluster.behind_agent else {"kubeconfigSecretRef": reference}
     return {
         "apiVersion": "fleetbus.dev/v1alpha1",
         "kind": "Cluster",
         "metadata": {"name": cluster.name, "labels": dict(cluster.labels)},
-        "spec": {
-            "kubeconfigSecretRef": {"namespace": NAMESPACE, "name": _secret_name(cluster)},
-        },
+        "spec": spec,
     }
 
 
@@ -131,3 +135,12 @@ def only_context(kubeconfig: dict[str, Any], context: str) -> dict[str, Any]:
 
 def _document(path: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def _write(path: Path, kubeconfig: dict[str, Any]) -> None:
+    """Write a kubeconfig, whole or not at all, for its owner only: services wait for it."""
+    temporary = path.with_suffix(".part")
+    temporary.unlink(missing_ok=True)
+    temporary.touch(mode=0o600)
+    temporary.write_text(yaml.safe_dump(kubeconfig), encoding="utf-8")
+    temporary.replace(path)

@@ -161,6 +161,7 @@ class Stack:
             phase="running",
             pid=os.getpid(),
             clusters=tuple(self.plan.names),
+            behind_agents=tuple(self.plan.behind_agents),
             kubeconfig=str(self.kubeconfig),
             nats_url=self.nats_url,
             redis_url=self.redis_url,
@@ -235,7 +236,7 @@ class Stack:
         stale = (layout.nats, layout.valkey, layout.run, layout.truth, layout.root / "logs")
         for folder in stale:
             shutil.rmtree(folder, ignore_errors=True)
-        for file in (layout.kubeconfig, layout.opened):
+        for file in (layout.kubeconfig, layout.hub_kubeconfig, layout.opened):
             file.unlink(missing_ok=True)
         layout.run.mkdir(parents=True)
 

@@ -58,6 +58,7 @@ class StackState:
         phase: what its owner does with it.
         pid: its owner.
         clusters: the names of its clusters, the hub first.
+        behind_agents: those that the hub calls through agents.
         kubeconfig: the file with one context per cluster.
         nats_url: where NATS is.
         redis_url: where Valkey is.
@@ -74,6 +75,7 @@ class StackState:
     phase: Phase
     pid: int
     clusters: tuple[str, ...] = ()
+    behind_agents: tuple[str, ...] = ()
     kubeconfig: str = ""
     nats_url: str = ""
     redis_url: str = ""
@@ -109,7 +111,7 @@ def read_state(path: Path) -> StackState | None:
     try:
         fields = cast("dict[str, Any]", orjson.loads(path.read_bytes()))
         fields["parts"] = tuple(PartState(**entry) for entry in fields["parts"])
-        fields |= {name: tuple(fields[name]) for name in ("clusters", "ready")}
+        fields |= {name: tuple(fields[name]) for name in ("clusters", "behind_agents", "ready")}
         return StackState(**fields)
     except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
         return None

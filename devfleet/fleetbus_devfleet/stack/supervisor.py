@@ -65,8 +65,9 @@ class _Supervisor:
             write_state(self._plan.layout.state, failed)
             return 1
         self._plan.layout.state.unlink(missing_ok=True)
-        # It names ports that now belong to nobody, or to a stranger.
+        # They name ports that now belong to nobody, or to a stranger.
         self._plan.layout.kubeconfig.unlink(missing_ok=True)
+        self._plan.layout.hub_kubeconfig.unlink(missing_ok=True)
         return 0
 
     async def _run_stack(self) -> None:
