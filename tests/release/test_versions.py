@@ -16,7 +16,8 @@ def test_every_package_and_chart_has_the_version_of_the_root():
 
 
 def test_every_package_is_a_part_that_processes_check():
-    names = {f"fleetbus-{place.path.parent.name}" for place in versions.places()}
+    packages = [one.path for one in versions.places() if one.path.suffix == ".toml"]
+    names = {f"fleetbus-{path.parent.name}" for path in packages}
     members = {name for name in names if name not in {"fleetbus-cli", "fleetbus-fleetbus"}}
     root = f"fleetbus-{versions.ROOT.name}"
     assert {*own.PARTS} == (members - {root}) | {"fleetbus"}

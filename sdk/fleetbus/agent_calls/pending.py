@@ -28,6 +28,7 @@ from fleetbus_proto.calls import (
     Reason,
     Working,
 )
+from fleetbus_proto.subjects import is_instance
 
 SILENCE: Final = SILENCE_MS / 1000
 _STILL_WAITING: Final = WORKING_EVERY_MS / 1000
