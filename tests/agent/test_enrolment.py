@@ -117,7 +117,8 @@ async def test_s3_a_rotation_goes_on_where_a_crash_has_stopped_it(
                 stored = {"seed": new, "since": datetime.now(UTC).isoformat()}
                 stored["registered"] = public_key(new)
             data = {k: base64.b64encode(v.encode()).decode() for k, v in stored.items()}
-            fleet["eu1"].patch("v1/secrets", *MEMBER_SECRET.split("/"), {"data": data})
+            namespace, _, name = MEMBER_SECRET.partition("/")
+            fleet["eu1"].patch("v1/secrets", namespace, name, {"data": data})
         async with rig.enrolment("eu1", one_time, now=rig.now) as enrolment:
             await enrolment.ensure()
             await eventually(lambda: attempt(enrolment, enrolment, rig, old))

@@ -274,12 +274,11 @@ async def test_s4_a_component_gets_no_answers_to_another(tmp_path: Path):
             await shop.nc.subscribe("fleetbus.answers.*.reconciler-shop.>")
             await shop.nc.flush()
             assert not shop.has_failed
-            for other in ("distributor", "projector", "reconciler-mail", "*", ">"):
-                await shop.nc.subscribe(f"fleetbus.answers.*.{other}")
-                await shop.nc.subscribe(f"fleetbus.answers.*.{other}.>".replace(">.>", ">"))
+            others = ("distributor.>", "projector.>", "reconciler-mail.>", "*.>", ">")
+            spied = [await shop.nc.subscribe(f"fleetbus.answers.*.{other}") for other in others]
             await agent.client.publish("fleetbus.answers.eu8.distributor.1a.1", b"secret")
             await eventually(lambda: shop.has_failed)
-            assert all(not s.pending_msgs for s in shop.nc._subs.values())
+            assert all(not subscription.pending_msgs for subscription in spied)
 
 
 async def test_s3_one_cluster_cannot_fill_the_server_with_connections(tmp_path: Path):

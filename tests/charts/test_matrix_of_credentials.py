@@ -65,7 +65,7 @@ NO_SUBJECTS: Final = {
     *("distribution_subject", "distribution_filter"),  # DISTRIBUTION
     *("encode_token", "decode_token", "check_cluster", "events_filter", "parse_event_subject"),
     *("events_of_object", "deletions_filter"),
-    *("answers_filter", "parse_answers_subject"),
+    *("answers_filter", "parse_answers_subject", "is_call_id", "is_instance"),
 }
 VOTES: Final = {"shop": {"voter-ci"}, "mail": set[str]()}
 """Namespace of a MultiClusterResource → who may vote on its rollouts."""

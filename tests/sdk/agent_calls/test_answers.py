@@ -304,7 +304,7 @@ async def test_data_that_does_not_come_ends_a_stream_as_idle_though_the_agent_wo
         async def work() -> None:
             while True:
                 scripted.send(opened.id, Working(id=opened.id, instance=INSTANCE))
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.1)  # well within the idle limit
 
         working = asyncio.create_task(work())
         with pytest.raises(Idle):

@@ -58,6 +58,7 @@ class SlowLink:
                 again = 2 * self.delay if chance.random() < self.loss else 0.0
                 arrives_at = max(arrives_at, free_at + self.delay + again)  # TCP keeps the order
                 packets.put_nowait((arrives_at, data))
+                # the pace of the link
                 await asyncio.sleep(max(0.0, free_at - time.monotonic() - _QUEUE))
             packets.put_nowait((arrives_at, b""))
             await delivering
@@ -78,6 +79,7 @@ async def _deliver(
 ) -> None:
     while True:
         arrives_at, data = await packets.get()
+        # the delay of the link
         await asyncio.sleep(max(0.0, arrives_at - time.monotonic()))
         if not data:
             return
