@@ -64,6 +64,13 @@ async def beats(rig: Rig, number: int) -> bool:
     return len(await rig.heartbeats()) >= number
 
 
+async def accepting(uid: str, rig: Rig) -> int:
+    """The exit status of the command, without a hub."""
+    return await asyncio.to_thread(
+        accept_cluster, "alpha", uid, rig.nats_url, hub=(None, ""), namespace="fleetbus-clusters"
+    )
+
+
 async def test_w13_another_cluster_behind_the_name_stops_everything_until_consent(
     replaced: tuple[Rig, Rig],
 ):
@@ -148,22 +155,22 @@ async def test_w13_the_command_accepts_what_a_watcher_refuses(
     replaced: tuple[Rig, Rig], capsys: pytest.CaptureFixture[str]
 ):
     rig, other = replaced
-    accept = asyncio.to_thread(accept_cluster, "alpha", "", rig.nats_url)
+    accept = accepting("", rig)
     assert await accept == 1
     assert "no other cluster answers as 'alpha'" in capsys.readouterr().err
-    typo = asyncio.to_thread(accept_cluster, "alpha", "typo", rig.nats_url)
+    typo = accepting("typo", rig)
     assert await typo == 1
     assert "invalid UID 'typo'" in capsys.readouterr().err
     other.start(cluster="alpha")
     await eventually(lambda: is_refused(rig))
-    wrong = asyncio.to_thread(accept_cluster, "alpha", uid_of(rig), rig.nats_url)
+    wrong = accepting(uid_of(rig), rig)
     assert await wrong == 1
     captured = capsys.readouterr()
     assert f"has UID {uid_of(other)}, not '{uid_of(rig)}'" in captured.err
     assert len(captured.err.splitlines()) == 1
     assert "may be the one" not in captured.out
     assert await rig.kv.get(kv_accepted("alpha")) is None
-    right = asyncio.to_thread(accept_cluster, "alpha", "", rig.nats_url)
+    right = accepting("", rig)
     assert await right == 0
     await eventually(lambda: has_ends(rig, 2))
 

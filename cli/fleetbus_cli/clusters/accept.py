@@ -8,7 +8,7 @@ from fleetbus.agents.membership import accept_agent
 from fleetbus.agents.records import AgentRecord
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.key_value import KeyValue
-from fleetbus.errors import ConfigError
+from fleetbus.errors import ConfigError, KubeError
 from fleetbus.kube.client import KubeClient
 from fleetbus.process import printer
 from fleetbus.watchers.cluster_consent import consent, read_refused
@@ -50,7 +50,10 @@ def accept_cluster(name: str, uid: str, nats_url: str | None, *, hub: Hub, names
 
 
 def _accept_agent(name: str, hub: Hub, namespace: str) -> int | None:
-    """Accept an agent that waits for it; None if there is none, or no hub is known."""
+    """Accept an agent that waits for it; None if there is none, or no hub can be asked.
+
+    Whoever accepts a UID need not have rights on the hub, unless a flag names it.
+    """
     try:
         check_cluster(name)
     except InvalidName as e:
@@ -64,9 +67,13 @@ def _accept_agent(name: str, hub: Hub, namespace: str) -> int | None:
     accepted: list[AgentRecord] = []
 
     async def main() -> int:
-        async with KubeClient(config) as client:
-            if record := await accept_agent(client, name, namespace):
-                accepted.append(record)
+        try:
+            async with KubeClient(config) as client:
+                if record := await accept_agent(client, name, namespace):
+                    accepted.append(record)
+        except KubeError:
+            if any(hub):
+                raise
         return 0
 
     status = run_on_hub(main())
