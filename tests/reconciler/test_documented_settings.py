@@ -20,7 +20,7 @@ def _documented() -> dict[str, str]:
     documented: dict[str, str] = {}
     for names, defaults in rows:
         documented |= zip(
-            re.findall(r"`(.*?)`", names), re.findall(r"`(.*?)`", defaults), strict=True
+            re.findall(r"`(.*?)`", names), re.findall(r"`(.*?)`|empty", defaults), strict=True
         )
     return documented
 

@@ -11,11 +11,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from fleetbus.agents.nkeys import make_seed, public_key
-from fleetbus.agents.records import AgentRecord, read_record, record_name, record_secret
+from fleetbus.agents.records import AgentRecord, read_record, record_secret
 from fleetbus.clusters.info import ClusterAccess
 from fleetbus.clusters.leaving import NAMESPACE, drop_record
 from fleetbus.clusters.membership import (
     NotPossible,
+    agent_record_name,
     delete_kubeconfig,
     is_hub,
     place_of_secret,
@@ -87,7 +88,7 @@ async def accept_agent(
         ConfigError: the record is damaged.
         KubeError: the hub refused.
     """
-    secret = await hub.get(SECRETS, namespace, record_name(name))
+    secret = await hub.get(SECRETS, namespace, agent_record_name(name))
     if secret is None or not (record := read_record(secret)).pending:
         return None
     await _patch(hub, secret, record.accepted())
@@ -96,7 +97,7 @@ async def accept_agent(
 
 async def _offer(hub: KubeClient, namespace: str, name: str, one_time: str, expires: str) -> None:
     """Write the one-time nkey into the record; the nkeys of an agent that works stay."""
-    secret = await hub.get(SECRETS, namespace, record_name(name))
+    secret = await hub.get(SECRETS, namespace, agent_record_name(name))
     if secret is None:
         record = AgentRecord(cluster=name, one_time=one_time, expires=expires)
         await hub.create(SECRETS, record_secret(record, namespace), field_manager=_MANAGER)

@@ -14,12 +14,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from fleetbus.agents.nkeys import is_public_key
-from fleetbus.clusters.membership import AGENT_LABEL, JOINED_LABEL
+from fleetbus.clusters.membership import AGENT_LABEL, JOINED_LABEL, agent_record_name
 from fleetbus.errors import ConfigError
 from fleetbus.kube.client import Object
 from fleetbus.kube.json_fields import mapping, string
 from fleetbus_proto.errors import InvalidName
-from fleetbus_proto.subjects import check_cluster
 
 _KEYS: Final = {
     "oneTimeKey": "one_time",
@@ -60,7 +59,7 @@ class AgentRecord:
     @property
     def name(self) -> str:
         """The name of the Secret."""
-        return record_name(self.cluster)
+        return agent_record_name(self.cluster)
 
     def may_register(self, now: datetime) -> bool:
         """Whether the one-time nkey still counts."""
@@ -83,11 +82,6 @@ class AgentRecord:
         }
 
 
-def record_name(cluster: str) -> str:
-    """The name of the record's Secret."""
-    return f"{check_cluster(cluster)}-agent"
-
-
 def record_secret(record: AgentRecord, namespace: str) -> Object:
     """The Secret of a record, to be created."""
     labels = {AGENT_LABEL: "true", JOINED_LABEL: record.cluster}
@@ -108,7 +102,7 @@ def read_record(secret: Object) -> AgentRecord:
     place = "/".join(string(secret, "metadata", key) for key in ("namespace", "name"))
     cluster = string(secret, "metadata", "labels", JOINED_LABEL)
     try:
-        name = record_name(cluster)
+        name = agent_record_name(cluster)
     except InvalidName as e:
         raise ConfigError(f"Secret {place}: label {JOINED_LABEL}: {e}") from e
     if string(secret, "metadata", "name") != name:

@@ -103,6 +103,11 @@ async def join(
     await drop_record(hub, name, namespace)
 
 
+def agent_record_name(name: str) -> str:
+    """The name of the Secret with the record of a cluster's agent."""
+    return f"{check_cluster(name)}-agent"
+
+
 def has_agent(cluster: Object) -> bool:
     """Whether a Cluster is reached through its agent."""
     return string(cluster, "spec", "access") == ClusterAccess.AGENT
@@ -347,9 +352,9 @@ async def _delete_left_secrets(hub: KubeClient, name: str, namespace: str) -> bo
 
 async def _revoke_agent(hub: KubeClient, name: str, namespace: str) -> None:
     """Delete the record of the cluster's agent: its connections end at once."""
-    selector = f"{JOINED_LABEL}={name},{AGENT_LABEL}=true"
-    records = await hub.list(SECRETS, namespace, label_selector=selector)
-    await _delete_joined(hub, name, records)
+    # By its name: whoever unjoins may read single Secrets, and need not list them.
+    record = await hub.get(SECRETS, namespace, agent_record_name(name))
+    await _delete_joined(hub, name, [record])
 
 
 async def _delete_joined(hub: KubeClient, name: str, secrets: Iterable[Object | None]) -> None:

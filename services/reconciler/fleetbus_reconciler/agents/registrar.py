@@ -19,9 +19,9 @@ from nats.aio.msg import Msg
 from prometheus_client import Counter, Gauge
 
 from fleetbus.agents.accounts import render_accounts
-from fleetbus.agents.records import AgentRecord, read_record, record_name
+from fleetbus.agents.records import AgentRecord, read_record
 from fleetbus.bus.connection import Bus
-from fleetbus.clusters.membership import AGENT_LABEL
+from fleetbus.clusters.membership import AGENT_LABEL, agent_record_name
 from fleetbus.clusters.mirror import Mirror
 from fleetbus.clusters.providers.cluster import SECRETS
 from fleetbus.clusters.registry import Clusters
@@ -158,7 +158,7 @@ class Registrar:
     ) -> Decision:
         """Decide, and write what follows unless somebody else was faster."""
         for _ in range(_ATTEMPTS):
-            place = (self._namespace, record_name(registration.cluster))
+            place = (self._namespace, agent_record_name(registration.cluster))
             # Whoever has no record cannot make the hub read anything.
             known = (mirror.objects or {}).get(place)
             secret = await hub.get(SECRETS, *place) if known is not None else None
