@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from fleetbus.clusters.member_rights import watcher_rules
+from fleetbus.process.findings import Finding, Severity
 from fleetbus.process.settings import SharedSettings, load_settings
-from fleetbus_agent.doctor import Finding, Severity, check_agent, check_clock
+from fleetbus_agent.doctor import check_agent, check_clock
 from fleetbus_agent.main import main
 from fleetbus_agent.settings import AgentSettings
 from fleetbus_emulator.apiserver import Cluster, User, serve

@@ -19,6 +19,7 @@ from fleetbus.bus.jetstream import call_jetstream, stream_info
 from fleetbus.errors import BusError, StoreError
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.access.store import StoreAccess
+from fleetbus.process.findings import Finding
 from fleetbus.process.release import PARTS, release
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.shards import find_shards
@@ -28,7 +29,6 @@ from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_cli.bundle.file import Bundle, clean_lines
 from fleetbus_cli.bundle.hub_parts import add_hub
-from fleetbus_cli.doctor.findings import Finding
 from fleetbus_cli.hub import Hub
 from fleetbus_cli.nats import connect_nats
 from fleetbus_cli.store import connect_store
@@ -105,7 +105,9 @@ async def _add_store(bundle: Bundle, access: StoreAccess) -> None:
         servers = list(redis.masters) if isinstance(redis, ClusterRedis) else [redis]
         state = [await cast("Any", server).info("all") for server in servers]
         bundle.add("store.json", "INFO of each server", state)
-        queues = {name: await RedisQueue(redis, name).stats() for name in await _names(redis)}
+        queues = {
+            name: await RedisQueue(redis, name).stats() for name in await list_controllers(redis)
+        }
         shown = {name: _plain(stats) for name, stats in queues.items()}
         bundle.add("queues.json", "size of each queue, and its open breakers", shown)
         reader = SnapshotReader(redis, await find_shards(redis))
@@ -119,10 +121,6 @@ async def _add_store(bundle: Bundle, access: StoreAccess) -> None:
         }
         about = "what the watchers report of each cluster"
         bundle.add("clusters.json", about, json.loads(msgspec.json.encode(records)))
-
-
-async def _names(redis: Any) -> list[str]:
-    return await list_controllers(redis)
 
 
 def _plain(stats: Any) -> dict[str, Any]:

@@ -17,12 +17,12 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.access.secret_files import SecretFile, TlsFiles
 from fleetbus.process.access.store import StoreAccess
+from fleetbus.process.findings import Finding, error, warning
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.shards import find_shards
 from fleetbus_cli.api_url import split_api_url
 from fleetbus_cli.doctor.clusters import Watched, check_clusters, watched_resources
 from fleetbus_cli.doctor.expiry import check_kubeconfig, check_nats_files, check_tls_files
-from fleetbus_cli.doctor.findings import Finding, error, warning
 from fleetbus_cli.doctor.hub import check_components, check_versions
 from fleetbus_cli.doctor.members import Member, check_members, read_members, unreadable
 from fleetbus_cli.doctor.nats import check_nats

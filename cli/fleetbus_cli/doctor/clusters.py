@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from fleetbus.process.findings import Finding, error, ok, warning
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.records import (
     ANSWERED_WITHIN,
@@ -13,7 +14,6 @@ from fleetbus.snapshot.records import (
     ResourceRecord,
     ResourceState,
 )
-from fleetbus_cli.doctor.findings import Finding, error, ok, warning
 from fleetbus_proto.resources import Resource
 
 _NAMED: Final = 3

@@ -9,9 +9,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from fleetbus.process import printer
+from fleetbus.process.findings import SIGNS, Finding, Severity
 from fleetbus.process.logs import set_up_logs
 from fleetbus_cli.bundle.file import check_place, write
-from fleetbus_cli.doctor.findings import Finding, Severity
 from fleetbus_cli.documents import render_json
 from fleetbus_cli.table import render_table
 from fleetbus_cli.target import resolve_target
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from fleetbus_cli.hub import Hub
 
 _HEAD: Final = ("", "ABOUT", "FINDING")
-_SIGNS: Final = {Severity.OK: "ok", Severity.WARNING: "warn", Severity.ERROR: "ERROR"}
 
 
 def run_doctor(
@@ -66,5 +65,4 @@ def _print(findings: Sequence[Finding], output: str) -> None:
 
 
 def _row(finding: Finding) -> tuple[str, str, str]:
-    text = f"{finding.message}; {finding.advice}" if finding.advice else finding.message
-    return _SIGNS[finding.severity], finding.about, text
+    return SIGNS[finding.severity], finding.about, finding.text

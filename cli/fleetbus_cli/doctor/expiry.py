@@ -14,9 +14,9 @@ from fleetbus.kube.connection.config import KubeConfig, user_fields
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.access.secret_files import SecretFile, TlsFiles
 from fleetbus.process.access.tokens import read_expiry, read_lifetime
+from fleetbus.process.findings import Finding, error, ok, warning
 from fleetbus.process.human_time import render_duration
 from fleetbus_cli.doctor.certificate_files import Validity, read_pem
-from fleetbus_cli.doctor.findings import Finding, error, ok, warning
 
 _SOON: Final = timedelta(days=7)
 _SOON_SHARE: Final = 0.2

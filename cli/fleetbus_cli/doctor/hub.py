@@ -14,7 +14,7 @@ from fleetbus.kube.access_reviews import Right, missing_rights
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.json_fields import mapping, string
 from fleetbus.process.access.tokens import read_subject
-from fleetbus_cli.doctor.findings import Finding, error, ok, warning
+from fleetbus.process.findings import Finding, error, ok, warning
 from fleetbus_cli.doctor.members import missing_findings
 from fleetbus_proto.resources import CORE, Resource, parse_resource
 

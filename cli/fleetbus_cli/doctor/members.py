@@ -38,9 +38,9 @@ from fleetbus.kube.impersonation import ServiceAccount
 from fleetbus.kube.json_fields import mapping, string
 from fleetbus.kube.requests import Call
 from fleetbus.kube.resource_names import with_plural
+from fleetbus.process.findings import Finding, error, ok, warning
 from fleetbus_cli.bootstrap.hub_objects import IMPERSONATED, WRITTEN
 from fleetbus_cli.doctor.expiry import check_kubeconfig
-from fleetbus_cli.doctor.findings import Finding, error, ok, warning
 from fleetbus_proto.errors import InvalidName
 from fleetbus_proto.resources import CORE, Resource, is_resource_name, parse_resource_name
 

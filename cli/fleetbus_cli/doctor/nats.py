@@ -19,8 +19,8 @@ from fleetbus.bus.jetstream import (
     stream_info,
 )
 from fleetbus.bus.reader_groups import users_of_durables
+from fleetbus.process.findings import Finding, as_warning, error, ok, warning
 from fleetbus.process.human_time import render_duration
-from fleetbus_cli.doctor.findings import Finding, as_warning, error, ok, warning
 from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.subjects import DISTRIBUTION_STREAM, PRIOR_STREAM, STREAM
 

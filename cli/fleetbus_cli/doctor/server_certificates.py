@@ -17,11 +17,11 @@ from fleetbus.kube.json_fields import mapping
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.access.secret_files import TlsFiles
 from fleetbus.process.access.store import StoreAccess
+from fleetbus.process.findings import Finding, error
 from fleetbus.process.redact import without_secrets
 from fleetbus.store.address import ClusterAddress, Place, SentinelAddress, parse_address
 from fleetbus_cli.doctor.certificate_files import read_der
 from fleetbus_cli.doctor.expiry import check_validity
-from fleetbus_cli.doctor.findings import Finding, error
 
 WITHIN: Final = timedelta(seconds=5)
 """Time that a server has to show its certificate; one that does not is reported elsewhere."""

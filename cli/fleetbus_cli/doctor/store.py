@@ -8,9 +8,9 @@ from typing import Any, Final, cast
 
 from redis.asyncio import Redis
 
+from fleetbus.process.findings import Finding, error, ok, warning
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.store.cluster import ClusterRedis
-from fleetbus_cli.doctor.findings import Finding, error, ok, warning
 from fleetbus_proto.keys import SnapshotKeys
 
 _NEARLY_FULL: Final = 0.8

@@ -10,10 +10,8 @@ import asyncio
 import secrets
 import urllib.parse
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from enum import StrEnum
 from typing import Final
 
 from fleetbus.bus.connection import Bus, connected, subscribed
@@ -26,6 +24,7 @@ from fleetbus.kube.connection.response import Limits
 from fleetbus.kube.requests import Call
 from fleetbus.process import printer
 from fleetbus.process.access.nats import NatsAccess
+from fleetbus.process.findings import SIGNS, Finding, Severity
 from fleetbus.process.settings import SharedSettings
 from fleetbus_agent.member_server import MemberServer
 from fleetbus_agent.settings import AgentSettings
@@ -41,33 +40,11 @@ _EVERYTHING: Final = Right("*", Resource("*", "v1", "*"))
 _NATS, _SERVER, _RIGHTS, _CLOCK, _POLICY = "nats", "api server", "rights", "clock", "policy"
 
 
-class Severity(StrEnum):
-    """Severity of a finding, as it is printed."""
-
-    OK = "ok"
-    WARNING = "warn"
-    ERROR = "ERROR"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line: what was checked, and what to do about it."""
-
-    about: str
-    severity: Severity
-    message: str
-    advice: str = ""
-
-    def __str__(self) -> str:
-        text = f"{self.message}; {self.advice}" if self.advice else self.message
-        return f"{self.severity:<6} {self.about:<11} {text}"
-
-
 async def run_doctor(settings: AgentSettings, shared: SharedSettings) -> int:
     """Check everything and print a line for each finding; return 1 if one is an error."""
     is_wrong = False
     async for finding in check_agent(settings, shared):
-        printer.line(str(finding))
+        printer.line(f"{SIGNS[finding.severity]:<6} {finding.about:<11} {finding.text}")
         is_wrong = is_wrong or finding.severity is Severity.ERROR
     return int(is_wrong)
 

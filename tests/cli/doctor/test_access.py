@@ -29,6 +29,7 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig
 from fleetbus.process.access.nats import nats_access
 from fleetbus.process.access.secret_files import SecretFile, TlsFiles
+from fleetbus.process.findings import Finding, Severity
 from fleetbus_cli.doctor.certificate_files import Validity
 from fleetbus_cli.doctor.expiry import (
     check_kubeconfig,
@@ -36,7 +37,6 @@ from fleetbus_cli.doctor.expiry import (
     check_tls_files,
     check_validity,
 )
-from fleetbus_cli.doctor.findings import Finding, Severity
 from fleetbus_cli.doctor.hub import Component, check_components, check_versions, this_component
 from fleetbus_cli.doctor.members import check_members, read_members
 from fleetbus_cli.doctor.server_certificates import check_nats_certificates

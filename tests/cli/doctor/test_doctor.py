@@ -26,10 +26,10 @@ from fleetbus.bus.jetstream import (
 from fleetbus.bus.key_value import KeyValue
 from fleetbus.bus.reader_groups import ReaderGroup, Selection, register
 from fleetbus.process.clock import rfc3339
+from fleetbus.process.findings import Finding, Severity
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState, ScopeRecord
 from fleetbus_cli.app import app
 from fleetbus_cli.doctor.clusters import check_clusters
-from fleetbus_cli.doctor.findings import Finding, Severity
 from fleetbus_cli.doctor.nats import check_nats
 from fleetbus_cli.doctor.store import check_store
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS

@@ -1,9 +1,10 @@
-"""The findings of the doctor: one line of its answer each."""
+"""The findings of a doctor, of the fleet or of one agent: one line of its answer each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Final
 
 
 class Severity(StrEnum):
@@ -16,6 +17,10 @@ class Severity(StrEnum):
     """Something does not work now."""
 
 
+SIGNS: Final = {Severity.OK: "ok", Severity.WARNING: "warn", Severity.ERROR: "ERROR"}
+"""The severities as they are printed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One line of the answer."""
@@ -26,6 +31,11 @@ class Finding:
     message: str
     advice: str = ""
     """The next step for a person; empty if there is none."""
+
+    @property
+    def text(self) -> str:
+        """The message and the advice, for people."""
+        return f"{self.message}; {self.advice}" if self.advice else self.message
 
 
 def ok(about: str, message: str) -> Finding:
