@@ -369,7 +369,7 @@ async def test_dev_up_leaves_a_fleet_that_mends_and_whose_hints_work_until_down(
     killed = {child.pid for child in state.parts if child.name in ending}
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
-    mended = await eventually(lambda: _mended(layout, killed), within=timedelta(seconds=20))
+    mended = await eventually(lambda: _mended(layout, killed), within=timedelta(seconds=60))
     assert mended is not None
     assert mended.api_url == state.api_url, "kubeconfigs and open watches have its address"
     await _define_ghosts(mended)

@@ -131,6 +131,22 @@ class Rollouts:
             self.deployments = before
             for deployment in changed:
                 await self._roll(deployment, disturb)
+        if self.random.random() < 0.7:
+            self._kill_one()
+            await asyncio.sleep(self.random.uniform(0, 1))
+
+    def _kill_one(self) -> None:
+        """Kill one process for good, where others go on: no start makes good what it had.
+
+        One with a slow controller, if there is any: it has messages that wait for that one alone.
+        """
+        choices = [name for name, children in self.running.items() if len(children) > 1]
+        slow = [name for name in choices if any(s.is_slow for s in self.deployments[name].values())]
+        if not choices:
+            return
+        children = self.running[self.random.choice(slow or choices)]
+        self.kills += 1
+        children.pop(self.random.randrange(len(children))).kill()
 
     def _change(self, kind: str) -> None:
         deployment = self.random.choice(["one", "two"])
@@ -169,10 +185,6 @@ class Rollouts:
         await asyncio.sleep(self.random.uniform(1, 3))
         await disturbing
         await self.end(deployment, old if self.random.random() < 0.8 else old[:1])
-        if self.random.random() < 0.5:  # one of the new ones, for good
-            self.kills += 1
-            self.running[deployment].remove(new[0])
-            new[0].kill()
         await asyncio.sleep(self.random.uniform(0, 1))
 
     async def _ready(self, *children: Child) -> None:

@@ -165,7 +165,7 @@ async def test_w8_a_group_that_hangs_fails_alone(served: Served, client: KubeCli
     for name in ("a.io", "b.io", "c.io"):
         served.add(name, {"resources": [PODS]})
     served.hanging = {"/apis/a.io/v1", "/apis/b.io/v1"}
-    discovery = Discovery(client.exchange, patience=timedelta(seconds=0.2))
+    discovery = Discovery(client.exchange, patience=timedelta(seconds=1))
     assert {api.resource.group for api in await discovery.refresh()} == {"core", "c.io"}
     assert set(discovery.failed) == {"a.io/v1", "b.io/v1"}
 

@@ -92,7 +92,7 @@ async def test_p11_what_the_new_durable_had_handled_is_read_again(
     async def are_acknowledged() -> bool:
         return await _floor(rig, "first-2") == end
 
-    await eventually(are_acknowledged)
+    await eventually(are_acknowledged, SOON)
     if not is_running:
         await rig.stop_reconciler()
     first.runs.clear()
