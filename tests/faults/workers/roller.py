@@ -1,6 +1,6 @@
 """The reconciler service of the rolling updates: with shorter waits, and perhaps without a rule.
 
-python tests/run.py faults.workers.roller MUTATION [MODULE...]
+python tests/run.py faults.workers.roller MUTATION LATE [MODULE...]
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from fleetbus.worker import backlog, host, reader
 from fleetbus_reconciler.main import main
 from support.processes.patch import replace
 
-_LATE = 16
 _GRACE = timedelta(milliseconds=100)
-"""Few and short, so that a controller with a slow map skips events."""
+"""Short, so that a controller with a slow map skips events where few may be late."""
 
 if __name__ == "__main__":
-    _, mutation, *modules = sys.argv
+    _, mutation, late, *modules = sys.argv
     replace(durables, "ACK_WAIT", ACK_WAIT)
     replace(host, "QueuePolicy", lambda: POLICY)
-    replace(reader, "LATE", _LATE)
+    replace(reader, "LATE", int(late))
     replace(backlog, "GRACE", _GRACE)
     if mutation:
         ROLLOUT_MUTATIONS[mutation]()

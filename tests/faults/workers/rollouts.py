@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -20,6 +20,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
 
+from fleetbus.worker.backlog import LATE
 from fleetbus_devfleet.processes.children import Child, ChildError
 from fleetbus_emulator.apiserver import ApiError, Cluster, serve
 from support.processes.programs import module
@@ -33,6 +34,9 @@ _OBJECTS: Final = 6
 """That change at a time. The next ones come soon, so that at any moment of an update there are some
 whose last change it was."""
 _NEXT_AFTER: Final = 0.4
+_LATE: Final = (16, LATE)
+"""With few a slow controller skips events, and what it enqueues instead makes good what was lost;
+with many it has messages that wait for it alone."""
 _READY: Final = timedelta(seconds=90)
 _PATIENCE: Final = 60.0
 _POLL: Final = 0.3
@@ -73,6 +77,9 @@ class Rollouts:
         deployments: the controllers that each is to have.
         running: its processes; those of earlier sets come first.
         filtered: controllers that have ever had a selector.
+        ran: the version that a controller has last run for, by controller, resource and object.
+        read: bytes of the notes that are in it.
+        late: messages that may be late in a process that starts.
     """
 
     services: Processes
@@ -87,6 +94,9 @@ class Rollouts:
     )
     running: dict[str, list[Child]] = field(default_factory=lambda: {"one": [], "two": []})
     filtered: set[str] = field(default_factory=lambda: {"beta"})
+    ran: dict[tuple[str, str, str], str] = field(default_factory=dict[tuple[str, str, str], str])
+    read: int = 0
+    late: int = LATE
     starts: int = 0
     kills: int = 0
 
@@ -98,7 +108,7 @@ class Rollouts:
         }
         child = self.services.program(
             f"{deployment}-{self.starts}",
-            program(self.mutation, _CONTROLLERS),
+            program(self.mutation, _CONTROLLERS, late=self.late),
             FLEETBUS_RECONCILER_PROJECTOR="false",
             ROLLING_SET=json.dumps(controllers),
             ROLLING_NOTES=str(self.notes),
@@ -122,6 +132,7 @@ class Rollouts:
 
     async def update(self, kind: str, disturb: Disturb = calm) -> None:
         """Change the controllers of a deployment, and replace its processes: all, or only some."""
+        self.late = self.random.choice(_LATE)
         before = {name: dict(controllers) for name, controllers in self.deployments.items()}
         self._change(kind)
         changed = [name for name in before if before[name] != self.deployments[name]]
@@ -194,23 +205,27 @@ class Rollouts:
 
     def missed(self, clusters: Sequence[Cluster]) -> list[str]:
         """Find the objects whose last state a controller has not run for."""
-        last: dict[tuple[str, str, str], str] = {}
-        for line in self.notes.read_text().splitlines():
-            controller, resource, key, version = json.loads(line)
-            last[controller, resource, key] = version
+        self._read_notes()
         return [
             text
             for controllers in self.deployments.values()
             for name, selection in controllers.items()
-            for text in self._missed_by(name, selection, clusters, last)
+            for text in self._missed_by(name, selection, clusters)
         ]
+
+    def _read_notes(self) -> None:
+        with self.notes.open("rb") as notes:
+            notes.seek(self.read)
+            for line in notes:
+                controller, resource, key, version = json.loads(line)
+                self.ran[controller, resource, key] = version
+            self.read = notes.tell()
 
     def _missed_by(
         self,
         controller: str,
         selection: Selection,
         clusters: Sequence[Cluster],
-        last: Mapping[tuple[str, str, str], str],
     ) -> list[str]:
         resource, _, label = selection.resource, *selection.selector.rpartition("=")[1:]
         objects = {
@@ -222,14 +237,14 @@ class Rollouts:
         for key, obj in objects.items():
             labels: dict[str, str] = obj["metadata"].get("labels", {})
             version = str(obj["metadata"]["resourceVersion"])
-            seen = last.get((controller, resource, key))
+            seen = self.ran.get((controller, resource, key))
             if (not label or labels.get("app") == label) and seen != version:
                 missed.append(f"{controller} {key}: {seen!r} of {version!r}")
         # What was deleted counts only where it cannot have left the selection before.
         if controller not in self.filtered:
             missed += [
                 f"{controller} {key}: {version!r}, and it is deleted"
-                for (name, watched, key), version in last.items()
+                for (name, watched, key), version in self.ran.items()
                 if (name, watched) == (controller, resource) and version and key not in objects
             ]
         return missed
@@ -248,9 +263,9 @@ class Running(NamedTuple):
     projector: Child
 
 
-def program(mutation: str, *modules: str) -> list[str]:
-    """The reconciler service of this campaign."""
-    return module("faults.workers.roller", mutation, *modules)
+def program(mutation: str, *modules: str, late: int = LATE) -> list[str]:
+    """The reconciler service of this campaign, in which so many messages may be late."""
+    return module("faults.workers.roller", mutation, str(late), *modules)
 
 
 @asynccontextmanager
