@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import tarfile
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Final
 
 from fleetbus.errors import ConfigError
 from fleetbus.process.redact import without_secret_words
+from fleetbus_cli.whole_file import whole_file
 
 _FOLDER: Final = "fleetbus-bundle"
 _HEAD: Final = """\
@@ -85,15 +84,8 @@ def write(path: Path, content: bytes) -> None:
         ConfigError: it cannot be written.
     """
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        temporary = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            check_place(path)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with whole_file(path, replaces=False) as file:
+            file.write(content)
     except OSError as e:
         raise ConfigError(f"cannot write {path}: {e.strerror or e}") from e
 

@@ -1,13 +1,11 @@
-"""Writes a capture: to a temporary file beside its place, which takes its name when it is whole."""
+"""Writes a capture to a file that appears whole or not at all."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import os
-import tempfile
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final, cast
 
@@ -16,6 +14,7 @@ import msgspec
 from fleetbus.archive.lines import to_line
 from fleetbus.errors import CaptureError
 from fleetbus_cli.capture.format import CapturedObject, End, Header
+from fleetbus_cli.whole_file import whole_file
 from fleetbus_proto.events import Event
 
 _LEVEL: Final = 4
@@ -70,25 +69,18 @@ def write_capture(path: Path, *, force: bool = False) -> Generator[CaptureWriter
     """
     check_place(path, force=force)
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    except OSError as e:
-        raise CaptureError(f"{path}: {e.strerror}") from e
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as raw:
+        with (
+            whole_file(path, replaces=force) as raw,
             # Without name and time: the same content gives the same file.
-            stream = gzip.GzipFile("", "wb", _LEVEL, raw, mtime=0)
-            with stream:
-                writer = CaptureWriter(cast("IO[bytes]", stream))
-                yield writer
-                writer.end()
-            raw.flush()
-            os.fsync(raw.fileno())
-        _place(temporary, path, force=force)
+            gzip.GzipFile("", "wb", _LEVEL, raw, mtime=0) as stream,
+        ):
+            writer = CaptureWriter(cast("IO[bytes]", stream))
+            yield writer
+            writer.end()
+    except FileExistsError:
+        raise _exists(path) from None
     except OSError as e:
         raise CaptureError(f"{path}: {e.strerror or e}") from e
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def check_place(path: Path, *, force: bool) -> None:
@@ -100,14 +92,8 @@ def check_place(path: Path, *, force: bool) -> None:
     if path.is_dir():
         raise CaptureError(f"{path}: is a folder; name a file")
     if not force and path.exists():
-        raise CaptureError(f"{path}: exists already; --force replaces it")
+        raise _exists(path)
 
 
-def _place(temporary: Path, path: Path, *, force: bool) -> None:
-    if not force:
-        with suppress(OSError):  # a file system without hard links; the rename must do there
-            # Unlike a rename, it never replaces a file that came meanwhile.
-            os.link(temporary, path)
-            return
-        check_place(path, force=False)
-    temporary.replace(path)
+def _exists(path: Path) -> CaptureError:
+    return CaptureError(f"{path}: exists already; --force replaces it")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, cast
@@ -13,9 +12,9 @@ import yaml
 
 from fleetbus.errors import ConfigError
 from fleetbus.process.file_errors import file_problem
+from fleetbus_cli.whole_file import whole_file
 
 SECTIONS: Final = ("clusters", "contexts", "users")
-_PRIVATE: Final = 0o600
 
 
 def default_path() -> pathlib.Path:
@@ -96,18 +95,9 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
 
 def _write(path: pathlib.Path, text: str) -> None:
     """Replace the file in one step, readable by its owner only; a link stays one."""
-    real = path.resolve()
     try:
-        handle, name = tempfile.mkstemp(dir=real.parent, prefix=f".{real.name}.")
-        try:
-            os.fchmod(handle, _PRIVATE)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            pathlib.Path(name).replace(real)
-        except OSError:
-            with suppress(OSError):
-                pathlib.Path(name).unlink()
-            raise
+        with whole_file(path.resolve(), replaces=True) as file:
+            file.write(text.encode())
     except OSError as e:
         raise ConfigError(f"{path}: cannot be written: {file_problem(e)}") from e
 
