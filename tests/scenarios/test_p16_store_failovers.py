@@ -1,14 +1,15 @@
 """The store past one machine: its master is killed under load, and a replica takes over (P11, P16).
 
 On a Cluster the masters of the shards and of the queue are killed one after the other, on Sentinels
-the one master. Each time the snapshot equals the API servers soon, no deletion is lost, nothing is
-deleted without an order, and the queue goes on. With real processes and their own timers, so it is
-part of `make scenarios` only.
+the one master; there its replica lags once, and once the master only hangs. Each time the snapshot
+equals the API servers soon, no deletion is lost, nothing is deleted without an order, and the queue
+goes on. With real processes and their own timers, so it is part of `make scenarios` only.
 """
 
 from __future__ import annotations
 
 import asyncio
+import signal
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -78,6 +79,46 @@ async def test_p16_the_master_that_sentinels_name_is_killed_and_replaced_by_its_
             await servers.kill_and_fail_over()
 
         await under_load(copies, asyncio.create_task(fail_over()))
+
+
+async def test_p11_a_replica_that_lacks_seconds_of_writes_becomes_the_master(
+    tmp_path: Path, nats_url: str
+) -> None:
+    """Events that were applied, and requests that were taken and done, are gone with them."""
+    async with (
+        valkey_with_sentinel(tmp_path) as servers,
+        copies_rig(tmp_path, nats_url, servers.url) as copies,
+    ):
+
+        async def fail_over() -> None:
+            await servers.stop_replicating()
+            # A Sentinel takes no replica that was apart for longer than ten times DOWN_AFTER.
+            await asyncio.sleep(3)  # so much is acknowledged that only the master has
+            assert await servers.lag() > 10_000
+            await servers.kill_and_fail_over()
+
+        await under_load(copies, asyncio.create_task(fail_over()))
+
+
+async def test_p16_a_master_that_hangs_is_replaced_and_follows_when_it_goes_on(
+    tmp_path: Path, nats_url: str
+) -> None:
+    async with (
+        valkey_with_sentinel(tmp_path) as servers,
+        copies_rig(tmp_path, nats_url, servers.url) as copies,
+    ):
+        process = servers.first.process
+
+        async def fail_over() -> None:
+            await asyncio.sleep(1)  # under load
+            process.send_signal(signal.SIGSTOP)
+            await servers.has_failed_over()
+
+        try:
+            await under_load(copies, asyncio.create_task(fail_over()))
+        finally:
+            process.send_signal(signal.SIGCONT)
+        await under_load(copies, asyncio.create_task(servers.first_follows()))
 
 
 async def test_p9_a_master_without_a_replica_is_missed_by_the_clusters_of_its_shards_only(

@@ -36,7 +36,7 @@ from fleetbus.store.cluster import ClusterRedis
 from fleetbus.store.login import authentication_of, reading_tls
 from fleetbus.store.multiplexing import MultiplexingRedis, pack
 from fleetbus.store.refusals import hint_for
-from fleetbus.store.sentinel import MasterPool
+from fleetbus.store.sentinel import MasterPool, SentinelRedis
 from fleetbus_proto.keys import SnapshotKeys
 
 if TYPE_CHECKING:
@@ -138,7 +138,8 @@ def _make(access: StoreAccess, answer_within: timedelta) -> MultiplexingRedis | 
     if isinstance(address, ClusterAddress):
         return ClusterRedis(address.nodes, partial(_make_node, address, access, options))
     if isinstance(address, SentinelAddress):
-        return _multiplexing(MasterPool(address, access, packing, options))
+        pool = MasterPool(address, access, packing, options)
+        return cast("SentinelRedis", SentinelRedis.from_pool(pool))
     return _multiplexing(_pool(access, options))
 
 
@@ -171,6 +172,8 @@ async def _check(client: MultiplexingRedis | ClusterRedis) -> None:
         _check_alone(info)
         await _try_to_write(client)
         client.refusals.is_logging = True
+        if isinstance(client, SentinelRedis):
+            client.follow_failovers()
         return
     await client.discover()
     answers = await asyncio.gather(*map(_info, client.masters), return_exceptions=True)

@@ -18,6 +18,7 @@ from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 
+from fleetbus.store.address import Place
 from fleetbus.store.foreign_keys import ForeignKeys, is_wrong_type
 from fleetbus.store.refusals import Refusals
 from fleetbus.store.shared_connection import Command, SharedConnection
@@ -88,6 +89,11 @@ class MultiplexingRedis(Redis):
     def is_silent(self, since: timedelta) -> bool:
         """Whether answers of the server are due, and it has sent nothing for so long."""
         return self._short.is_silent(since) or self._long.is_silent(since)
+
+    def leave_others(self, master: Place) -> None:
+        """End connections to any other server; what was sent there fails."""
+        for connection in (self._short, self._long):
+            connection.leave_others(master)
 
     async def parse_reply(self, name: str | bytes, reply: Any, options: Mapping[str, Any]) -> Any:
         """The value that the method for a command returns."""

@@ -22,6 +22,8 @@ import hiredis
 import redis.exceptions as errors
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
 
+from fleetbus.store.address import Place
+
 MAX_BATCH: Final = 100
 """Commands in one write."""
 ANSWER_WITHIN: Final = timedelta(seconds=30)
@@ -122,6 +124,13 @@ class SharedConnection(asyncio.Protocol):
         if not self._outstanding:
             return False
         return time.monotonic() - self._active_at > since.total_seconds()
+
+    def leave_others(self, master: Place) -> None:
+        """End a connection that leads to any other server; what was sent there fails."""
+        its = cast("Any", self._connection)
+        if its is not None and (its.host, its.port) != master:
+            host, port = master
+            self._disconnect(errors.ConnectionError(f"the master is {host}:{port} now"))
 
     def _check_answers(self) -> None:
         self._watchdog = None

@@ -1,9 +1,12 @@
-"""The client of a master that Sentinels name: it follows a failover (rules P10, Q11)."""
+"""The client of a master that Sentinels name: it follows a failover (rules P10, P16, Q11)."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +19,10 @@ from fleetbus.reconcile import Request
 from fleetbus.store.connection import connect
 from fleetbus.workqueue import Add, QueuePolicy, RedisQueue
 from fleetbus.workqueue.heartbeat import connect_blocking
+from fleetbus.workqueue.notify import Subscription
 from support.eventually import eventually
-from support.servers.valkey_sentinel import valkey_with_sentinel
+from support.servers.valkey_cluster import ask
+from support.servers.valkey_sentinel import NAME, valkey_with_sentinel
 
 
 @pytest.mark.full
@@ -42,6 +47,58 @@ async def test_the_client_finds_the_new_master_and_sends_nothing_twice(tmp_path:
         finally:
             blocking.close()
             await client.aclose()
+
+
+@pytest.mark.full
+async def test_a_lost_node_with_the_master_and_a_sentinel_is_left_before_answers_time_out(
+    tmp_path: Path,
+):
+    """They hang, as on a machine without power: no connection ends, and nobody refuses one."""
+    async with valkey_with_sentinel(tmp_path, sentinels=3) as servers:
+        client = await connect(servers.url, answer_within=timedelta(minutes=5))
+        subscription = Subscription(client, "channel")
+        subscription.start()
+        node = (servers.first, servers.sentinels[0])
+        try:
+            await eventually(lambda: subscription.signal.count == 1)  # it has subscribed
+            for server in node:
+                server.process.send_signal(signal.SIGSTOP)
+            lost: Any = asyncio.ensure_future(client.set("probe", "x"))
+            await servers.has_failed_over()
+            async with asyncio.timeout(30):  # or minutes
+                with pytest.raises(errors.ConnectionError, match="the master is"):
+                    await lost
+            await eventually(lambda: answers(client))
+            await eventually(lambda: subscription.signal.count == 2)  # at the new master
+            for server in node:
+                server.process.send_signal(signal.SIGCONT)
+            await servers.first_follows()
+            assert await client.get("probe") == b"x"
+        finally:
+            for server in node:
+                server.process.send_signal(signal.SIGCONT)
+            await subscription.aclose()
+            await client.aclose()
+
+
+async def test_the_latest_failover_is_believed_whichever_sentinel_answers_first(tmp_path: Path):
+    """A Sentinel that was cut off with an old master names that one, without any doubt."""
+    async with AsyncExitStack() as stack:
+        sides = [
+            await stack.enter_async_context(valkey_with_sentinel(tmp_path / name))
+            for name in ("old", "new")
+        ]
+        for epoch, side in enumerate(sides, 1):
+            await ask(side.first, "SET", "side", str(epoch))
+        await ask(sides[1].sentinel, "SENTINEL FAILOVER", NAME)
+        await sides[1].has_failed_over()
+        places = [side.url.partition("//")[2].partition("/")[0] for side in sides]
+        for order in (places, places[::-1]):
+            client = await connect(f"redis+sentinel://{','.join(order)}/{NAME}/0")
+            try:
+                assert await client.get("side") == b"2"
+            finally:
+                await client.aclose()
 
 
 async def count_until_failed(client: Redis, failing: Coroutine[Any, Any, None]) -> int:
