@@ -104,7 +104,7 @@ def test_one_value_switches_it_off_for_a_mesh():
 
 
 def test_a_secret_of_ones_own_is_used_and_none_is_made():
-    objects = render(VALUES["high availability"])
+    objects = render(VALUES["three servers, certificates of yours"])
     assert ca_sources(objects) == [("nats", "nats-tls"), ("redis", "valkey-tls")]
     secret_names = {obj["metadata"]["name"] for obj in of_kind(objects, "Secret")}
     assert not {"fb-fleetbus-nats-tls", "fb-fleetbus-valkey-tls"} & secret_names

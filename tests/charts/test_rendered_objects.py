@@ -195,7 +195,7 @@ def test_s6_no_leaf_port_and_monitoring_on_localhost_only():
             for container in spec["containers"]
             for port in container.get("ports", [])
         }
-        assert ports <= {8080, 8443, 4222, 6222, 6379}
+        assert ports <= {8080, 8443, 4222, 6222, 6379, 26379}
 
 
 @each_row("values", VALUES.values())

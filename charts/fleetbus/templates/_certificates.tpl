@@ -41,24 +41,25 @@ cert-manager makes; empty without TLS. Takes [context, instance]. */}}
 {{- $ := index . 0 -}}{{- $namespace := $.Release.Namespace -}}
 {{- $service := include "fleetbus.name" . -}}
 {{- $found := list (printf "%s.%s.svc" $service $namespace) (printf "%s.%s.svc.cluster.local" $service $namespace) "localhost" -}}
-{{- if eq (index . 1) "nats" -}}
-{{- /* Routes go to the pods. */ -}}
-{{- $found = append $found (printf "*.%s.%s.svc" (include "fleetbus.name" (list $ "nats-headless")) $namespace) -}}
+{{- if or (eq (index . 1) "nats") (and (eq (index . 1) "valkey") (gt (include "fleetbus.servers" . | int) 1)) -}}
+{{- /* Routes go to the pods, and so do clients of a master. */ -}}
+{{- $found = append $found (printf "*.%s.%s.svc" (include "fleetbus.name" (list $ (printf "%s-headless" (index . 1)))) $namespace) -}}
 {{- end -}}
 {{- $found | toJson -}}
 {{- end -}}
 
-{{/* A certificate of the chart's CA. The one in the cluster stays for a year of its five, unless the CA is another
-one; then the next upgrade replaces it. Takes [context, instance]. */}}
+{{/* A certificate of the chart's CA. The one in the cluster stays for a year of its five, unless the CA or a name is
+another one; then the next upgrade replaces it. Takes [context, instance]. */}}
 {{- define "fleetbus.certificateSecret" -}}
 {{- $ := index . 0 -}}
 {{- $name := include "fleetbus.tlsSecret" . -}}
 {{- $ca := include "fleetbus.authority" $ | fromJson -}}
 {{- $found := lookup "v1" "Secret" $.Release.Namespace $name | default dict -}}
-{{- $renewAfter := get (($found.metadata | default dict).annotations | default dict) "fleetbus.dev/renew-after" -}}
-{{- $data := $found.data | default dict -}}
-{{- if not (and (eq (get $data "ca.crt") $ca.cert) (gt $renewAfter (now | date "2006-01-02"))) -}}
+{{- $said := ($found.metadata | default dict).annotations | default dict -}}
+{{- $renewAfter := get $said "fleetbus.dev/renew-after" -}}
 {{- $hosts := include "fleetbus.hosts" . | fromJsonArray -}}
+{{- $data := $found.data | default dict -}}
+{{- if not (and (eq (get $data "ca.crt") $ca.cert) (gt $renewAfter (now | date "2006-01-02")) (eq (get $said "fleetbus.dev/hosts") (join "," $hosts))) -}}
 {{- $made := genSignedCertWithKey (first $hosts | trunc 60) (list "127.0.0.1") $hosts 1825 (buildCustomCert $ca.cert $ca.key) (genPrivateKey "ecdsa") -}}
 {{- $data = dict "ca.crt" $ca.cert "tls.crt" ($made.Cert | b64enc) "tls.key" ($made.Key | b64enc) -}}
 {{- $renewAfter = now | date_modify "8760h" | date "2006-01-02" -}}
@@ -71,6 +72,7 @@ metadata:
   labels: {{- include "fleetbus.labels" . | nindent 4 }}
   annotations:
     fleetbus.dev/renew-after: {{ $renewAfter | quote }}
+    fleetbus.dev/hosts: {{ join "," $hosts | quote }}
 type: kubernetes.io/tls
 data: {{- pick $data "ca.crt" "tls.crt" "tls.key" | toYaml | nindent 2 }}
 {{- end -}}

@@ -60,7 +60,7 @@ clusters: whether it reads the members' kubeconfigs. */}}
     FLEETBUS_RECONCILER_STREAM_MAX_BYTES: {{ .Values.nats.streamBytes | int64 | quote }}
     FLEETBUS_RECONCILER_BUCKET_MAX_BYTES: {{ .Values.nats.bucketBytes | int64 | quote }}
     {{- if .Values.nats.embedded.enabled }}
-    FLEETBUS_RECONCILER_BUS_REPLICAS: {{ .Values.nats.embedded.replicas | int | quote }}
+    FLEETBUS_RECONCILER_BUS_REPLICAS: {{ include "fleetbus.servers" (list . "nats") | quote }}
     {{- end }}
     {{- with include "fleetbus.watcherSecrets" . | fromJsonArray }}
     FLEETBUS_RECONCILER_WATCHER_SECRETS: {{ include "fleetbus.inRelease" (list $ .) | quote }}

@@ -112,6 +112,12 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end -}}
 
+{{/* The number of servers of an embedded store. Takes [context, nats or valkey]. */}}
+{{- define "fleetbus.servers" -}}
+{{- $ := index . 0 -}}
+{{- ternary 3 (int (get $.Values (index . 1)).embedded.replicas) $.Values.ha -}}
+{{- end -}}
+
 {{/* Where components find NATS and Valkey. */}}
 {{- define "fleetbus.natsUrl" -}}
 {{- if .Values.nats.embedded.enabled -}}
@@ -123,7 +129,12 @@ capabilities: {drop: [ALL]}
 
 {{- define "fleetbus.redisUrl" -}}
 {{- if .Values.valkey.embedded.enabled -}}
-{{ ternary "rediss" "redis" (ne (include "fleetbus.tlsSecret" (list . "valkey")) "") }}://{{ include "fleetbus.name" (list . "valkey") }}.{{ .Release.Namespace }}.svc:6379/0
+{{- $scheme := ternary "rediss" "redis" (ne (include "fleetbus.tlsSecret" (list . "valkey")) "") -}}
+{{- if gt (include "fleetbus.servers" (list . "valkey") | int) 1 -}}
+{{ $scheme }}+sentinel://{{ include "fleetbus.sentinels" . }}/fleetbus/0
+{{- else -}}
+{{ $scheme }}://{{ include "fleetbus.name" (list . "valkey") }}.{{ .Release.Namespace }}.svc:6379/0
+{{- end -}}
 {{- else -}}
 {{ .Values.valkey.external.url }}
 {{- end -}}

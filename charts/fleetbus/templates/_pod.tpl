@@ -66,6 +66,9 @@
 {{- if and (eq $kind "redis") (not $store.embedded.enabled) $store.external.sentinelAuthentication -}}
 {{- $_ := set $env (printf "%s_SENTINEL_USERNAME" $var) (dict "secretKeyRef" (dict "name" $secret "key" "sentinel-username")) -}}
 {{- $_ := set $env (printf "%s_SENTINEL_PASSWORD_FILE" $var) (printf "%s/sentinel-password" $folder) -}}
+{{- else if and (eq $kind "redis") $store.embedded.enabled (gt (include "fleetbus.servers" (list $ "valkey") | int) 1) -}}
+{{- $_ := set $env (printf "%s_SENTINEL_USERNAME" $var) (dict "secretKeyRef" (dict "name" $secret "key" "username")) -}}
+{{- $_ := set $env (printf "%s_SENTINEL_PASSWORD_FILE" $var) (printf "%s/password" $folder) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

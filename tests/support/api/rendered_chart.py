@@ -86,9 +86,10 @@ VALUES: Final[dict[str, Object]] = {
         },
     },
     "one process": {"projector": {"reconciler": "shop"}, "reconcilers": [SHOP]},
-    "high availability": {
+    "high availability": {"ha": True, "reconcilers": [SHOP]},
+    "three servers, certificates of yours": {
         "nats": {"embedded": {"replicas": 3, "tls": {"secretName": "nats-tls"}}},
-        "valkey": {"embedded": {"tls": {"secretName": "valkey-tls"}}},
+        "valkey": {"embedded": {"replicas": 3, "tls": {"secretName": "valkey-tls"}}},
         "pods": {"topologySpreadRequired": True},
     },
     "external": _EXTERNAL,

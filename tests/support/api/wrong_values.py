@@ -51,7 +51,9 @@ WRONG: Final[list[tuple[Object, str]]] = [
         {"projector": {"reconciler": "shop"}, "reconcilers": [{**SHOP, "replicas": 3}]},
         "reconcilers: shop: replicas: its controllers run in the pods of the projector",
     ),
+    ({"ha": "yes"}, "/ha"),
     ({"nats": {"embedded": {"replicas": 2}}}, "/nats/embedded/replicas"),
+    ({"valkey": {"embedded": {"replicas": 2}}}, "/valkey/embedded/replicas"),
     ({"nats": {"embedded": {"enabled": False}}}, "exactly one of nats.embedded.enabled"),
     ({"nats": {"external": {"url": "nats://n:4222"}}}, "exactly one of nats.embedded.enabled"),
     (
@@ -62,7 +64,6 @@ WRONG: Final[list[tuple[Object, str]]] = [
         {"nats": {"embedded": {"enabled": False}, "external": {**NATS, "secrets": {"poool": "p"}}}},
         "nats.external.secrets.poool: no component has this name",
     ),
-    ({"valkey": {"embedded": {"replicas": 3}}}, "replicas"),
     ({"valkey": {"external": {"url": "http://v"}}}, "/valkey/external/url"),
     ({"valkey": {"embedded": {"enabled": False}}}, "exactly one of valkey.embedded.enabled"),
     ({"reconcilers": [{"name": "shop", "modules": ["a"]}]}, "missing property 'controllers'"),

@@ -23,6 +23,10 @@ _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib64")
 _SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _VALKEY_SERVER: Final = """#!/bin/bash
 # Debian's is older than the chart's image, and does not know this setting.
+if [ "$2" = --sentinel ]; then
+  sed -i /^tls-auto-reload-interval/d "$1"
+  exec {server} "$@"
+fi
 exec {server} - < <(sed /^tls-auto-reload-interval/d "$1")
 """
 
