@@ -15,6 +15,7 @@ from fleetbus.bus.connection import connected
 from fleetbus.errors import Unreachable
 from fleetbus.kube.connection.config import read_kube_config
 from fleetbus_agent.gateway import Gateway
+from fleetbus_agent.load import Load
 from fleetbus_agent.member_server import MemberServer
 from fleetbus_agent.settings import AgentSettings
 from support.eventually import eventually
@@ -43,7 +44,13 @@ async def test_s3_s4_each_component_calls_an_agent_that_joined_and_an_unjoined_o
         seed = await rig.registered("eu1")
         server = MemberServer(read_kube_config(fleet.kubeconfig, "eu1"))
         async with rig.login(seed, "agent.eu1") as agent_bus:
-            gateway = Gateway(bus=agent_bus, settings=settings, server=server, beat=lambda: None)
+            gateway = Gateway(
+                bus=agent_bus,
+                settings=settings,
+                server=server,
+                load=Load(settings.max_calls),
+                beat=lambda: None,
+            )
             await server.learn()
             serving = asyncio.create_task(gateway.run())
             try:

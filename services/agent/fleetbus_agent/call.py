@@ -114,6 +114,13 @@ class AgentCall:
         self.sent_at = time.monotonic()
         self._member.answers.tell(Working(id=self.frame.id, instance=self._member.instance))
 
+    def tell_stopped(self) -> None:
+        """Tell the caller that the agent ends the call, whatever has become of it."""
+        text = "the agent was stopped before the call had ended"
+        self._member.answers.tell(
+            Failed(id=self.frame.id, reason=Reason.STOPPED, message=text, was_sent=self._was_sent)
+        )
+
     # --- the task -------------------------------------------------------------------------------
 
     async def run(self) -> None:

@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Final, NoReturn
 
 import nats.errors
@@ -19,8 +18,8 @@ from nats.aio.msg import Msg
 from fleetbus.bus.connection import Bus, subscribed
 from fleetbus_agent import metrics
 from fleetbus_agent.answers import Answers
-from fleetbus_agent.body_budget import BodyBudget
 from fleetbus_agent.call import AgentCall, Member
+from fleetbus_agent.load import Load
 from fleetbus_agent.member_server import MemberServer
 from fleetbus_agent.settings import AgentSettings
 from fleetbus_proto.calls import (
@@ -45,7 +44,6 @@ from fleetbus_proto.subjects import (
     is_call_id,
 )
 
-_BODIES_LIMIT: Final = 64 * 1024**2
 _CANCELLED: Final = 256
 """Ids that are remembered, as a cancellation may overtake its call."""
 
@@ -59,6 +57,9 @@ class Times:
     silence: float = SILENCE_MS / 1000
     stopped_after: float = 5.0
     """A process that was stopped for longer refuses the requests that waited meanwhile."""
+    drain: float = 120.0
+    """The open calls of a gateway that was retired have this long to end. A single request may take
+    30 s; longer are large lists, and watches, which their callers open again."""
 
 
 USUAL: Final = Times()
@@ -71,8 +72,12 @@ class Gateway:
         bus: the connection to NATS.
         settings: the name of the cluster, the policy and the limits.
         server: the API server.
+        load: the calls of this process, over all of its connections.
         beat: called while the gateway works.
         times: its times.
+
+    Attributes:
+        serving: set once calls are taken.
     """
 
     def __init__(
@@ -81,13 +86,14 @@ class Gateway:
         bus: Bus,
         settings: AgentSettings,
         server: MemberServer,
+        load: Load,
         beat: Callable[[], None],
         times: Times = USUAL,
     ) -> None:
         self.instance = secrets.token_hex(8)
         self._bus = bus
         self._cluster = settings.cluster
-        self._max_calls = settings.max_calls
+        self._load = load
         self._patience = settings.stop_patience
         self._beat = beat
         self._times = times
@@ -97,13 +103,14 @@ class Gateway:
             server=server,
             policy=settings.policy,
             answers=Answers(bus, settings.cluster),
-            budget=BodyBudget(_BODIES_LIMIT),
+            budget=load.bodies,
             max_request_bytes=settings.max_request_bytes,
         )
         self._calls: dict[str, AgentCall] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cancelled: OrderedDict[str, None] = OrderedDict()
-        self._is_serving = False
+        self.serving = asyncio.Event()
+        self._retired: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_stopping = False
         self._ticked_at = time.monotonic()
         # Until when what arrives may have waited while the process was stopped.
@@ -111,24 +118,38 @@ class Gateway:
 
     def trouble(self) -> str:
         """Why it takes no calls; empty if it does."""
-        return "" if self._is_serving else "calls are not taken yet"
+        return "" if self.serving.is_set() else "calls are not taken yet"
 
-    async def run(self) -> NoReturn:
-        """Serve until cancelled; then take no more calls, and let the open ones end."""
+    def retire(self) -> None:
+        """Take no more calls, and end with the open ones; another gateway has taken over."""
+        if not self._retired.done():
+            self._retired.set_result(None)
+
+    async def run(self) -> None:
+        """Serve until retired or cancelled; then take no more calls, and let the open ones end.
+
+        Once cancelled they have the setting `stop_patience` for that. Those that do not end are
+        reported to their callers as stopped.
+        """
         ticking = asyncio.create_task(self._tick_for_ever(), name="agent-ticks")
         try:
             async with AsyncExitStack() as exits:
+                exits.push_async_callback(self._end_calls)
                 for instance in (self.instance, EVERY_AGENT):
                     subject = api_subject(self._cluster, instance)
                     await exits.enter_async_context(
                         subscribed(self._bus, subject, self._take_following)
                     )
+                exits.push_async_callback(self._wait_calls, self._patience.total_seconds())
                 async with self._taking_calls():
-                    await asyncio.shield(ticking)  # callers must not take a stop for silence
-                    raise AssertionError("the ticks end only with the gateway")
+                    # The ticks go on during a stop: callers must not take it for silence.
+                    waiting = [ticking, self._retired]
+                    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                    if ticking.done():
+                        await ticking
+                await self._wait_calls(self._times.drain)
         finally:
             ticking.cancel()
-            await self._end_calls(timedelta())
 
     @asynccontextmanager
     async def _taking_calls(self) -> AsyncGenerator[None]:
@@ -138,18 +159,23 @@ class Gateway:
         try:
             with suppress(nats.errors.Error):  # nats-py repeats it when the bus is back
                 await self._bus.nc.flush()
-            self._is_serving = True
+            self.serving.set()
             yield
         finally:
-            self._is_stopping = True
+            self._is_stopping = not self._retired.done()
             if self._bus.is_connected:
-                await subscription.drain()
-            await self._end_calls(self._patience)
+                with suppress(nats.errors.Error):  # the connection is lost meanwhile
+                    await subscription.drain()
 
-    async def _end_calls(self, patience: timedelta) -> None:
+    async def _wait_calls(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while self._tasks and (left := end - time.monotonic()) > 0:
+            await asyncio.wait(self._tasks.values(), timeout=left)
+
+    async def _end_calls(self) -> None:
         tasks = list(self._tasks.values())
-        if tasks and patience:
-            await asyncio.wait(tasks, timeout=patience.total_seconds())
+        for call in self._calls.values():
+            call.tell_stopped()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -179,8 +205,8 @@ class Gateway:
             return Reason.STOPPED, "the agent was stopped while the request waited"
         if self._is_stopping:
             return Reason.STOPPED, "the agent is being stopped"
-        if len(self._calls) >= self._max_calls:
-            return Reason.OVERLOADED, f"the agent has {self._max_calls} calls already"
+        if self._load.is_full:
+            return Reason.OVERLOADED, f"the agent has {self._load.max_calls} calls already"
         return None
 
     async def _take_following(self, message: Msg) -> None:
@@ -222,6 +248,7 @@ class Gateway:
     def _begin(self, frame: Open) -> None:
         call = AgentCall(frame, self._member)
         self._calls[frame.id] = call
+        self._load.calls += 1
         metrics.OPEN_CALLS.inc()
         task = asyncio.create_task(self._serve(call), name=f"call {frame.id}")
         self._tasks[frame.id] = task
@@ -239,6 +266,7 @@ class Gateway:
 
     def _end(self, call: AgentCall) -> None:
         del self._calls[call.frame.id], self._tasks[call.frame.id]
+        self._load.calls -= 1
         metrics.OPEN_CALLS.dec()
         self._record(call)
 

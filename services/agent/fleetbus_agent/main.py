@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import socket
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ from typing import Final
 import structlog
 import uvloop
 
-from fleetbus.bus.connection import connected
+from fleetbus.bus.connection import Bus
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.config import KubeConfig, wait_for_kube_config
 from fleetbus.process.access.secret_files import SecretFile
@@ -24,11 +25,18 @@ from fleetbus.process.log_levels import follow_levels
 from fleetbus.process.logs import set_up_logs
 from fleetbus.process.settings import SharedSettings, load_settings, tell_unknown_settings
 from fleetbus_agent import metrics
+from fleetbus_agent.connections import Connections
 from fleetbus_agent.doctor import run_doctor
-from fleetbus_agent.enrolment.enrolment import REGISTRATION_FILE, Enrolment, enrolled
+from fleetbus_agent.enrolment.enrolment import (
+    REGISTRATION_FILE,
+    Enrolment,
+    EnrolmentTiming,
+    enrolled,
+)
 from fleetbus_agent.enrolment.enrolment import USUAL as USUAL_ENROLMENT
 from fleetbus_agent.enrolment.seeds import SeedSecret
 from fleetbus_agent.gateway import USUAL, Gateway, Times
+from fleetbus_agent.load import Load
 from fleetbus_agent.member_server import MemberServer, learn_patiently
 from fleetbus_agent.settings import AgentSettings
 
@@ -44,6 +52,7 @@ async def run(
     *,
     health: Health | None = None,
     times: Times = USUAL,
+    timing: EnrolmentTiming = USUAL_ENROLMENT,
 ) -> None:
     """Serve calls until cancelled.
 
@@ -51,7 +60,8 @@ async def run(
         settings: which cluster this is, and what the hub may do in it.
         shared: how to reach NATS.
         health: checks of the process; made here if it is not given.
-        times: the times of the gateway.
+        times: the times of the gateways.
+        timing: pauses and limits of the enrolment; the setting `rotation` replaces its own.
 
     Raises:
         ConfigError: the kubeconfig cannot be used.
@@ -68,37 +78,51 @@ async def run(
             )
         server = MemberServer(config)
         checks.ready_when("api server", server.trouble)
-        name = f"agent.{settings.cluster}"
+        load = Load(settings.max_calls)
+        # Not before there is a connection, which may be long after the start.
+        make_beat = functools.cache(lambda: checks.liveness("gateway", _HANGS_AFTER))
+
+        def make_gateway(bus: Bus) -> Gateway:
+            return Gateway(
+                bus=bus, settings=settings, server=server, load=load, beat=make_beat(), times=times
+            )
+
         try:
             async with (
-                _enrolled(settings, shared, config, checks),
-                connected(shared.nats, name=name, health=checks) as bus,
+                _enrolled(settings, shared, config, checks, timing) as renewed,
                 asyncio.TaskGroup() as group,
             ):
-                gateway = Gateway(
-                    bus=bus,
-                    settings=settings,
-                    server=server,
-                    beat=checks.liveness("gateway", _HANGS_AFTER),
-                    times=times,
+                connections = Connections(
+                    access=shared.nats,
+                    name=f"agent.{settings.cluster}",
+                    make_gateway=make_gateway,
+                    renewed=renewed,
+                    health=checks,
                 )
-                checks.ready_when("gateway", gateway.trouble)
-                group.create_task(bus.failure(), name="bus failure")
-                group.create_task(gateway.run(), name="gateway")
+                group.create_task(connections.run(), name="connections")
                 group.create_task(learn_patiently(server, pause=_PAUSE), name="api server")
+                await connections.opened.wait()
                 started()
-                log.info("agent_started", cluster=settings.cluster, instance=gateway.instance)
+                log.info("agent_started", cluster=settings.cluster)
         finally:
             await server.close()
 
 
 @asynccontextmanager
 async def _enrolled(
-    settings: AgentSettings, shared: SharedSettings, config: KubeConfig | None, checks: Health
-) -> AsyncGenerator[None]:
-    """Have an nkey that the hub has accepted, if the agent keeps one."""
+    settings: AgentSettings,
+    shared: SharedSettings,
+    config: KubeConfig | None,
+    checks: Health,
+    timing: EnrolmentTiming,
+) -> AsyncGenerator[asyncio.Event]:
+    """Have an nkey that the hub has accepted, if the agent keeps one.
+
+    Yields:
+        An event that is set when the nkey has been replaced.
+    """
     if not settings.secret:
-        yield
+        yield asyncio.Event()
         return
     one_time = settings.registration_file
     async with KubeClient(config) as client:
@@ -109,10 +133,10 @@ async def _enrolled(
             secret=SeedSecret(client, settings.secret),
             read_uid=client.kube_system_uid,
             instance=socket.gethostname(),
-            timing=replace(USUAL_ENROLMENT, rotation=settings.rotation),
+            timing=replace(timing, rotation=settings.rotation),
         )
         async with enrolled(enrolment, checks):
-            yield
+            yield enrolment.renewed
 
 
 def main(argv: Sequence[str] | None = None) -> int:

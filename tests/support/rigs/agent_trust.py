@@ -22,8 +22,12 @@ from fleetbus.kube.connection.config import KubeConfig, read_kube_config
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.access.secret_files import SecretFile, TlsFiles
 from fleetbus.process.clock import rfc3339
+from fleetbus.process.health import Health
+from fleetbus.process.settings import SharedSettings, load_settings
 from fleetbus_agent.enrolment.enrolment import Enrolment, EnrolmentTiming
 from fleetbus_agent.enrolment.seeds import SeedSecret, write_seed
+from fleetbus_agent.main import run
+from fleetbus_agent.settings import AgentSettings
 from fleetbus_proto.registration import (
     REGISTRATION,
     Registration,
@@ -210,6 +214,38 @@ class TrustRig:
                 timing=timing,
                 **options,
             )
+
+    @asynccontextmanager
+    async def agent(
+        self, cluster: str, one_time: str, *, timing: EnrolmentTiming = QUICK
+    ) -> AsyncGenerator[None]:
+        """A whole agent, which joins, serves calls and rotates; ready when this yields."""
+        path = self.folder / f"{cluster}-agent.one-time"
+        write_seed(path, one_time)
+        settings = load_settings(
+            AgentSettings,
+            cluster=cluster,
+            kubeconfig=self.fleet.kubeconfig,
+            context=cluster,
+            secret=MEMBER_SECRET,
+            registration_file=path,
+        )
+        shared = SharedSettings(
+            nats_url=self.server.address,
+            nats_nkey_file=self.nkey_file(cluster, "agent"),
+            nats_ca_file=self.server.ca,
+            health_port=0,
+        )
+        health = Health()
+        running = asyncio.create_task(run(settings, shared, health=health, timing=timing))
+        try:
+            await asyncio.sleep(0)  # its first step registers its checks
+            await eventually(lambda: running.done() or health.is_ready, timedelta(seconds=30))
+            yield
+            assert not running.done()
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
 
     def nkey_file(self, cluster: str, replica: str = "a") -> Path:
         return self.folder / f"{cluster}-{replica}.nkey"

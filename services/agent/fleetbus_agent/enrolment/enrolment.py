@@ -55,8 +55,9 @@ class EnrolmentTiming:
     """The pause after an attempt to register."""
     login: timedelta = timedelta(seconds=15)
     """The time that a login and a request may take."""
-    drop_after: timedelta = timedelta(seconds=60)
-    """Time in which all processes have read a new seed; then the hub drops the one before."""
+    drop_after: timedelta = timedelta(seconds=180)
+    """The hub drops the seed before after this long: all processes have read the new one by then,
+    and the calls that began on a connection with the one before have ended."""
 
 
 USUAL: Final = EnrolmentTiming()
@@ -116,6 +117,8 @@ class Enrolment:
         self._log_once = LogOnce()
         self.trouble = "not registered yet"
         """Why the agent cannot log in yet; empty if it can."""
+        self.renewed = asyncio.Event()
+        """Set when the file has another nkey than before; whoever follows it clears it."""
 
     async def ensure(self) -> None:
         """Register unless that is done, wait until the hub has accepted it, and write the file."""
@@ -312,6 +315,8 @@ class Enrolment:
         """Write the seed for those who log in with the file."""
         if seeds.seed != self._written or not self._file.path.exists():
             write_seed(self._file.path, seeds.seed)
+            if self._written not in ("", seeds.seed):
+                self.renewed.set()
             self._written = seeds.seed
 
 
