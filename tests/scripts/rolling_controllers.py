@@ -13,7 +13,7 @@ import random
 import fleetbus
 
 _SLOW_SHARE = 0.15
-_SLOW_SECONDS = 0.6
+_SLOW_SECONDS = 1.5
 
 
 async def _dawdle(

@@ -142,11 +142,8 @@ class Rollouts:
             self.deployments = before
             for deployment in changed:
                 await self._roll(deployment, disturb)
-        if self.random.random() < 0.7:
-            self._kill_one()
-            await asyncio.sleep(self.random.uniform(0, 1))
 
-    def _kill_one(self) -> None:
+    def kill_one(self) -> None:
         """Kill one process for good, where others go on: no start makes good what it had.
 
         One with a slow controller, if there is any: it has messages that wait for that one alone.
@@ -332,6 +329,8 @@ async def run_updates(
     for kind in ("begin", *kinds):
         async with changing(clusters, load):
             await (rollouts.update(kind, disturb) if kind in KINDS else rollouts.begin())
+        if rollouts.random.random() < 0.7:  # at once: no later change makes good what it had
+            rollouts.kill_one()
         yield kind, await _settle(running, patience)
 
 
