@@ -14,16 +14,20 @@ import json
 import os
 import statistics
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import urlsplit
 
+from bench.rig.agent_fleet import kubeconfig
 from bench.rig.command import run_command
+from bench.rig.counting_relay import counting_relay
 from bench.rig.processes import cpu_seconds, forget_peak, peak_mb, process, rss_mb
-from fleetbus.agent_calls.calls import agent_calls
+from fleetbus.agent_calls.calls import AgentCalls, agent_calls
 from fleetbus.agent_calls.transport import client_through_agent
 from fleetbus.bus.connection import connected
 from fleetbus.errors import Unreachable
@@ -37,7 +41,9 @@ from support.processes.programs import installed, module
 
 PODS = WatchTarget(parse_resource("v1/pods"))
 MAPS = "v1/configmaps"
-CLUSTER = "bench"
+CLUSTER, IDLE = "bench", "idle"
+CHECKS = 30.0
+"""Seconds between two requests of the projector to each agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,7 @@ class Sizes:
     """Callers at the same time, for the rate."""
     pods: int = 5_000
     lists: int = 3
-    idle_seconds: float = 20
+    idle_seconds: float = 60
 
 
 TINY = Sizes(applies=10, rounds=1, parallel=4, pods=60, lists=1, idle_seconds=0.5)
@@ -66,6 +72,10 @@ class Rig:
     direct_pids: tuple[int, ...]
     agent_pid: int
     nats_pid: int
+    calls: AgentCalls
+    nats_url: str
+    settings: Mapping[str, str]
+    """Environment of every agent."""
 
     @property
     def all_pids(self) -> tuple[int, ...]:
@@ -83,16 +93,17 @@ async def open_rig(folder: Path, pods: int) -> AsyncGenerator[Rig]:
         path = folder / "kubeconfig"
         path.write_text(document)
         nats = await enter(nats_server(store_dir=folder / "nats"))
-        port_file = folder / "port"
+        settings = {
+            "FLEETBUS_AGENT_KUBECONFIG": str(path),
+            "FLEETBUS_HEALTH_PORT": "0",
+            "FLEETBUS_ALLOW_LOOPBACK": "1",
+        }
         agent = await enter(
             process(
                 installed("fleetbus-agent"),
                 FLEETBUS_AGENT_CLUSTER=CLUSTER,
-                FLEETBUS_AGENT_KUBECONFIG=str(path),
                 FLEETBUS_NATS_URL=nats.url,
-                FLEETBUS_HEALTH_PORT="0",
-                FLEETBUS_HEALTH_PORT_FILE=str(port_file),
-                FLEETBUS_ALLOW_LOOPBACK="1",
+                **settings,
             )
         )
         bus = await enter(connected(nats.url, name="bench"))
@@ -107,6 +118,9 @@ async def open_rig(folder: Path, pods: int) -> AsyncGenerator[Rig]:
             direct_pids=pids,
             agent_pid=agent.pid,
             nats_pid=nats.child.pid,
+            calls=calls,
+            nats_url=nats.url,
+            settings=settings,
         )
 
 
@@ -115,15 +129,6 @@ async def _answers(client: KubeClient) -> bool:
         return bool(await client.get_json("/version"))
     except Unreachable:
         return False
-
-
-def kubeconfig(url: str) -> str:
-    document = {
-        "current-context": "a",
-        "clusters": [{"name": "a", "cluster": {"server": url}}],
-        "contexts": [{"name": "a", "context": {"cluster": "a"}}],
-    }
-    return json.dumps(document)
 
 
 # applies ----------------------------------------------------------------------------------------
@@ -219,10 +224,30 @@ async def measure_lists(rig: Rig, sizes: Sizes) -> dict[str, Any]:
 
 
 async def measure_idle(rig: Rig, sizes: Sizes) -> dict[str, Any]:
-    before, began = cpu_seconds(rig.agent_pid), time.monotonic()
-    await asyncio.sleep(sizes.idle_seconds)
-    share = (cpu_seconds(rig.agent_pid) - before) / (time.monotonic() - began)
-    return {"idle_percent": share * 100, "agent_rss": rss_mb(rig.agent_pid)}
+    """Another agent, which has only the request of the projector's check."""
+    port = urlsplit(rig.nats_url).port
+    assert port is not None
+    async with (
+        counting_relay(port) as relay,
+        process(
+            installed("fleetbus-agent"),
+            FLEETBUS_AGENT_CLUSTER=IDLE,
+            FLEETBUS_NATS_URL=f"nats://127.0.0.1:{relay.port}",
+            **rig.settings,
+        ) as agent,
+        client_through_agent(rig.calls, IDLE) as client,
+    ):
+        await eventually(lambda: _answers(client), timedelta(seconds=60))
+        cpu, size, began = cpu_seconds(agent.pid), relay.total, time.monotonic()
+        while (left := began + sizes.idle_seconds - time.monotonic()) > 0:
+            await asyncio.sleep(min(CHECKS, left))
+            await client.get_json("/version")
+        seconds = time.monotonic() - began
+        return {
+            "idle_percent": (cpu_seconds(agent.pid) - cpu) / seconds * 100,
+            "idle_bytes": (relay.total - size) / seconds,
+            "agent_rss": rss_mb(agent.pid),
+        }
 
 
 def show(figures: dict[str, Any]) -> None:
@@ -243,7 +268,9 @@ def show(figures: dict[str, Any]) -> None:
     for name, key, target in (
         ("the agent while it lists: more memory, MB", "list_agent_grown", "<= 16"),
         ("the agent: memory, at most, MB", "agent_peak", "<= 70"),
-        ("the agent, idle: % of a core", "idle_percent", "<= 0.3"),
+        ("an idle agent: % of a core", "idle_percent", "<= 0.3"),
+        ("an idle agent: bytes per second on NATS", "idle_bytes", "<= 1000"),
+        ("an idle agent: memory, MB", "agent_rss", ""),
     ):
         print(f"{name:<44}{'':>12}{figures[key]:>12.2f}{'':>14}{target:>12}")
 

@@ -32,6 +32,7 @@ BENCHMARKS = (
         "archive",
         "capture",
         "agent",
+        "agents",
     ),
 )
 
