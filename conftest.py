@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from support.full import FULL, UI, examples
 from support.logs import reset_logs
-from support.rigs.fleet_fixtures import open_rig
+from support.rigs.fleet_fixtures import has_agents, open_rig
 from support.servers.fixtures import (
     is_installed,
     nats,
@@ -30,6 +30,7 @@ from support.servers.fixtures import (
 from support.servers.real_cluster import REAL
 
 __all__ = [
+    "has_agents",
     "nats",
     "nats_process",
     "nats_url",
@@ -96,10 +97,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out what is for `make scenarios`, or does not touch the clusters that somebody named.
 
-    All tests of tests/scenarios have a longer form, and those of properties more examples.
+    All tests of tests/scenarios have a longer form, and those of properties more examples; those of
+    examples are scenarios in short.
     """
     for item in items:
-        if item.path.parent.name == "scenarios" or is_hypothesis_test(getattr(item, "obj", None)):
+        is_scenario = {"scenarios", "examples"} & {parent.name for parent in item.path.parents[:2]}
+        if is_scenario or is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker("longer")
         if not FULL and item.get_closest_marker("full"):
             item.add_marker(pytest.mark.skip(reason="takes long: `make scenarios` runs it"))

@@ -268,6 +268,7 @@ async def world(tmp_path: Path) -> AsyncGenerator[World]:
                 nats_url=nats.url,
                 valkey_url=f"redis://127.0.0.1:{way.port}",
                 resources=(MAPS,),
+                has_agents=True,
             )
         )
         rig.reconciler_timing = ReconcilerTiming(checks=timedelta(milliseconds=100))

@@ -107,7 +107,12 @@ async def fleet(tmp_path: Path, bus: NatsServer, store: ValkeyServer) -> AsyncGe
     nats_url = bus.url.replace("//", f"//user:{CANARY}@")
     valkey_url = store.url.replace("//", f"//default:{CANARY}@")
     async with fleet_rig(
-        MEMBER, HUB, folder=tmp_path, nats_url=nats_url, valkey_url=valkey_url, hub=HUB
+        *(MEMBER, HUB),
+        folder=tmp_path,
+        nats_url=nats_url,
+        valkey_url=valkey_url,
+        hub=HUB,
+        has_agents=True,
     ) as rig:
         for definition in crds():
             rig.clusters[HUB].create(CRDS, definition)

@@ -16,8 +16,10 @@ import httpx
 from fleetbus_devfleet.processes.children import Child
 from support.eventually import eventually
 from support.processes.programs import installed
+from support.rigs.mixed_access import mixed
 from support.servers.plain_http import http_client
 
+_TESTS: Final = Path(__file__).parents[2]
 _READY: Final = timedelta(seconds=30)
 
 
@@ -29,6 +31,7 @@ class Processes:
         folder: for their logs.
         kubeconfig: of all clusters; a context is named as its cluster.
         resources: what is watched.
+        behind_agents: the clusters that are called through agents.
     """
 
     folder: Path
@@ -36,6 +39,7 @@ class Processes:
     nats_url: str
     redis_url: str
     resources: Sequence[str]
+    behind_agents: Sequence[str] = ()
 
     def reconciler(
         self, name: str, *modules: str, projector: bool = True, **environment: str
@@ -70,8 +74,18 @@ class Processes:
         command = installed("fleetbus-watcher", *arguments, "--kubeconfig", path)
         return self._child(f"watcher-{cluster}", command, environment)
 
+    def agent(self, cluster: str) -> Child:
+        """The agent of one cluster."""
+        environment = {
+            "FLEETBUS_AGENT_CLUSTER": cluster,
+            "FLEETBUS_AGENT_KUBECONFIG": str(self.kubeconfig),
+            "FLEETBUS_AGENT_CONTEXT": cluster,
+        }
+        return self._child(f"agent-{cluster}", installed("fleetbus-agent"), environment)
+
     def _child(self, name: str, command: Sequence[str], environment: dict[str, str]) -> Child:
-        providers = [{"type": "kubeconfig", "paths": [str(self.kubeconfig)]}]
+        kubeconfig = {"type": "kubeconfig", "paths": [str(self.kubeconfig)]}
+        providers = [mixed(kubeconfig, self.behind_agents)]
         return Child(
             name,
             command,
@@ -85,6 +99,8 @@ class Processes:
                 "FLEETBUS_HEALTH_PORT": "0",
                 "FLEETBUS_HEALTH_PORT_FILE": str(self._port_file(name)),
             }
+            # for the provider `mixed`
+            | ({"PYTHONPATH": str(_TESTS)} if self.behind_agents else {})
             | environment,
         )
 

@@ -1,6 +1,7 @@
 """The services as processes, with a controller that copies config maps from cluster A to B.
 
-Whatever is lost meanwhile, the snapshot ends equal to the API servers, and B equal to A.
+B is behind an agent. Whatever is lost meanwhile, the snapshot ends equal to the API servers, and B
+equal to A.
 """
 
 from __future__ import annotations
@@ -88,13 +89,13 @@ async def copies_rig(
         servers.write_kubeconfig(kubeconfig)
         log = folder / "copier.log"
         log.touch()
-        start = Processes(folder, kubeconfig, nats_url, redis_url, [MAPS])
+        start = Processes(folder, kubeconfig, nats_url, redis_url, [MAPS], behind_agents=["b"])
         environment = {"COPIER_LOG": str(log), "FLEETBUS_SHARDS": str(shards)}
         services = [
             start.reconciler(f"reconciler-{n}", COPIER, projector=n < projectors, **environment)
             for n in range(2)
         ]
-        services += [start.watcher(name) for name in clusters]
+        services += [*(start.watcher(name) for name in clusters), start.agent("b")]
         for child in services:
             stack.push_async_callback(child.stop)
         keys = SnapshotKeys(shards)

@@ -70,7 +70,12 @@ class Distribution:
     # --- the fleet ----------------------------------------------------------------------------
 
     def join(self, name: str, **labels: str) -> None:
-        """Make the Cluster object of an API server, and the Secret that it names."""
+        """Make the Cluster object of an API server, and the Secret that a direct one names."""
+        if name not in self.rig.behind_agents:
+            self._write_kubeconfig(name)
+        self.rejoin(name, **labels)
+
+    def _write_kubeconfig(self, name: str) -> None:
         whole = yaml.load(self.rig.kubeconfig.read_text(), yaml.CSafeLoader)
         document = {**whole, "current-context": name}
         for part in ("contexts", "clusters"):
@@ -81,12 +86,13 @@ class Distribution:
             "data": {"kubeconfig": encoded(yaml.safe_dump(document))},
         }
         self.hub.create("v1/secrets", body, _SYSTEM)
-        self.rejoin(name, **labels)
 
     def rejoin(self, name: str, **labels: str) -> None:
         """Make the Cluster object alone; the Secret is still there."""
         reference = {"namespace": _SYSTEM, "name": f"{name}-kubeconfig"}
-        spec = {"kubeconfigSecretRef": reference, **({"hub": True} if name == HUB else {})}
+        spec: Object = {"kubeconfigSecretRef": reference, **({"hub": True} if name == HUB else {})}
+        if name in self.rig.behind_agents:
+            spec = {"access": "Agent"}
         metadata = {"name": name, "labels": labels}
         self.hub.create(CLUSTER_RESOURCE, {"metadata": metadata, "spec": spec})
 
@@ -281,7 +287,12 @@ class Distribution:
             *installed("fleetbus", *words),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, "FLEETBUS_ALLOW_LOOPBACK": "1", "NO_COLOR": "1"},
+            env={
+                **os.environ,
+                "FLEETBUS_ALLOW_LOOPBACK": "1",
+                "FLEETBUS_NATS_URL": str(self.rig.shared.nats_url),
+                "NO_COLOR": "1",
+            },
         )
         out, err = await child.communicate()
         return child.returncode or 0, (out or err).decode()
@@ -332,6 +343,8 @@ async def distribution(
 ) -> AsyncGenerator[Distribution]:
     """A hub `t4` and members (`t1` and `t2` by default), with all services.
 
+    Every second member is behind an agent; those that join later are direct.
+
     Args:
         open_rig: the fixture.
         members: their names.
@@ -342,7 +355,7 @@ async def distribution(
         options: of the rig.
     """
     names = (*(members or MEMBERS), HUB)
-    rig: Rig = await open_rig(*names, *later, hub=HUB, resources=resources, **options)
+    rig: Rig = await open_rig(*names, *later, hub=HUB, direct=later, resources=resources, **options)
     async with scenario(rig) as story:
         made = Distribution(rig, story)
         made.hub.create("v1/namespaces", {"metadata": {"name": _SYSTEM}})

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import io
 import pathlib
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -27,6 +27,8 @@ from fleetbus.reconcile import Request, Result
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.store.connection import connect
 from fleetbus.workqueue.redis import RedisQueue
+from fleetbus_agent.main import run as run_agent
+from fleetbus_agent.settings import AgentSettings
 from fleetbus_emulator.apiserver import ApiServers, Cluster, User, serve
 from fleetbus_emulator.apiserver.auth.access import allow_all
 from fleetbus_proto.keys import SnapshotKeys
@@ -39,6 +41,7 @@ from fleetbus_watcher.settings import WatcherSettings
 from fleetbus_watcher.timing import USUAL as WATCHER_TIMING
 from fleetbus_watcher.timing import WatcherTiming
 from support.eventually import eventually
+from support.rigs.mixed_access import every_second, mixed
 from support.servers.real_cluster import REAL, real_clusters
 from support.stores.initial_sync import is_synced
 
@@ -55,6 +58,7 @@ class Rig:
     Attributes:
         is_wide: whether what is started without a name of its own is several processes (here:
             services side by side), as in the wide variant of the acceptance scenarios.
+        behind_agents: the clusters that the services call through agents, which run.
     """
 
     clusters: dict[str, Cluster]
@@ -64,6 +68,7 @@ class Rig:
     redis: Redis
     resources: Sequence[str] = RESOURCES
     is_wide: bool = False
+    behind_agents: Collection[str] = ()
     watcher_timing: WatcherTiming = WATCHER_TIMING
     reconciler_timing: ReconcilerTiming = RECONCILER_TIMING
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
@@ -111,6 +116,26 @@ class Rig:
             task or f"watcher-{cluster}",
             run_watcher(chosen, self.shared, timing=self.watcher_timing),
         )
+
+    def start_watchers_behind_agents(self, **settings: Any) -> None:
+        """Start the watchers that run beside agents: a pool watches what it reaches itself."""
+        for cluster in self.behind_agents:
+            if f"watcher-{cluster}" not in self._tasks:
+                self.start_watcher(cluster, **settings)
+
+    def start_agents(self) -> None:
+        """Start the agent of each cluster that is behind one."""
+        own = self.kubeconfig.with_name("agents.kubeconfig")  # a test may change that of the fleet
+        own.write_text(self.kubeconfig.read_text())
+        for cluster in self.behind_agents:
+            chosen = load_settings(
+                AgentSettings,
+                cluster=cluster,
+                kubeconfig=own,
+                context=cluster,
+                stop_patience=timedelta(seconds=1),
+            )
+            self.start(f"agent-{cluster}", run_agent(chosen, self.shared))
 
     async def stop_watcher(self, cluster: str) -> None:
         """Stop all watchers of a cluster."""
@@ -196,13 +221,18 @@ async def fleet_rig(
     is_wide: bool = False,
     shards: int = 1,
     authorize: bool = False,
+    has_agents: bool = False,
+    direct: Collection[str] = (),
 ) -> AsyncGenerator[Rig]:
     """Emulated clusters of these names, and what the services need to join them.
 
     Those that `tokens` names let nobody in without the token; its owner may do everything. With
     `authorize` the RBAC of each cluster decides, as on real ones; the kubeconfig is that of an
-    administrator.
+    administrator. With `has_agents` every second member is behind an agent, but for those of
+    `direct` and of `tokens`.
     """
+    never = {*direct, *(tokens or {})}
+    behind_agents = every_second(names, hub=hub, direct=never) if has_agents else []
     async with _clusters(*names, tokens=tokens or {}, rbac=authorize) as (clusters, servers):
         kubeconfig = folder / "fleet.kubeconfig"
         if authorize and not REAL:
@@ -218,12 +248,15 @@ async def fleet_rig(
             hub_context=hub,
             hub_cluster=hub,
             providers=[
-                ProviderSettings.model_validate({"type": "kubeconfig", "paths": [str(kubeconfig)]})
+                ProviderSettings.model_validate(
+                    mixed({"type": "kubeconfig", "paths": [str(kubeconfig)]}, behind_agents)
+                )
             ],
         )
         redis = await connect(valkey_url)
-        rig = Rig(clusters, servers, kubeconfig, shared, redis, resources, is_wide)
+        rig = Rig(clusters, servers, kubeconfig, shared, redis, resources, is_wide, behind_agents)
         try:
+            rig.start_agents()
             yield rig
         finally:
             try:

@@ -18,9 +18,23 @@ ONE_OF_EACH = pytest.mark.parametrize("open_rig", ["small"], indirect=True)
 """For scenarios that say themselves how many processes there are."""
 
 
+_EXAMPLES = pathlib.Path(__file__).parents[3] / "examples"
+
+
+@pytest.fixture
+def has_agents(request: pytest.FixtureRequest) -> bool:
+    """Whether some clusters of a fleet are behind agents: of examples, and of most scenarios."""
+    return request.path.is_relative_to(_EXAMPLES)
+
+
 @pytest.fixture
 async def open_rig(
-    request: pytest.FixtureRequest, tmp_path: pathlib.Path, nats_url: str, valkey_url: str
+    request: pytest.FixtureRequest,
+    tmp_path: pathlib.Path,
+    nats_url: str,
+    valkey_url: str,
+    *,
+    has_agents: bool,
 ) -> AsyncGenerator[Callable[..., Any]]:
     """Call it with the names of clusters; everything is stopped at the end of the test."""
     is_wide: bool = getattr(request, "param", "") == WIDE
@@ -34,6 +48,7 @@ async def open_rig(
                     nats_url=nats_url,
                     valkey_url=valkey_url,
                     is_wide=is_wide,
+                    has_agents=has_agents,
                     **options,
                 )
             )

@@ -34,6 +34,7 @@ from fleetbus_watcher.settings import PoolSettings, WatcherSettings
 from support.eventually import eventually, never
 from support.full import FULL
 from support.rigs.fleet import Recorder, Rig
+from support.rigs.mixed_access import mixed
 from support.rigs.watcher import QUICK, read_stream
 from support.servers.real_cluster import REAL
 
@@ -87,9 +88,14 @@ class Scenario:
     # --- services -----------------------------------------------------------------------------
 
     def use(self, *providers: Mapping[str, Any], hub: str = "") -> None:
-        """Let the services take their clusters from these; `hub` is where its objects are."""
+        """Let the services take their clusters from these; `hub` is where its objects are.
+
+        Cluster objects say themselves which clusters are behind agents.
+        """
+        hidden = self.rig.behind_agents
+        used = [p if p["type"] == "cluster" else mixed(p, hidden) for p in providers]
         changed: Object = {
-            "providers": [ProviderSettings.model_validate(provider) for provider in providers],
+            "providers": [ProviderSettings.model_validate(provider) for provider in used],
             "hub_kubeconfig": self.rig.kubeconfig if hub else None,
             "hub_context": hub,
         }
@@ -99,7 +105,8 @@ class Scenario:
         """A member of the pool, once the projector has made stream and bucket."""
         await eventually(self.rig.reader.generation, WITHIN)
         await self._listen()
-        chosen: Object = {"cluster": ANY_CLUSTER, "replica": member, "resources": ("configmaps",)}
+        watched: Object = {"resources": ("configmaps",)}
+        chosen: Object = {"cluster": ANY_CLUSTER, "replica": member} | watched
         scaled = {} if FULL else _SCALED_WATCHER
         if REAL:  # a real API server gives a sign of life each minute
             scaled = {key: value for key, value in scaled.items() if key != "silence"}
@@ -110,6 +117,7 @@ class Scenario:
         if self.rig.is_wide:
             other = watcher.model_copy(update={"replica": f"{member}-peer"})
             self.rig.start(f"{member}-peer", run_pool(other, pool, self.rig.shared, timing=timing))
+        self.rig.start_watchers_behind_agents(**(scaled | watched | settings))
 
     def start_reconciler(self, *recorders: Recorder, **settings: Any) -> None:
         """The projector, and controllers that take notes."""
