@@ -77,6 +77,12 @@ class Clusters:
         """
         self._make_agent_client = make_client
 
+    def drop_agent_clients(self) -> None:
+        """Make the clients of clusters with agents anew when they are next used."""
+        for name, info in self._engaged.items():
+            if info.access is ClusterAccess.AGENT:
+                self._drop_client(name)
+
     async def run(self) -> None:
         """Follow the providers until cancelled; then close all clients."""
         try:

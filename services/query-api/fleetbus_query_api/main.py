@@ -96,6 +96,8 @@ async def run(
                 if guard.clusters is not None:
                     checks.ready_when("clusters", partial(_unknown_clusters, guard.clusters))
                     group.create_task(guard.clusters.run(), name="clusters")
+                if guard.agents is not None:
+                    group.create_task(guard.agents.run(), name="member-agents")
                 group.create_task(serve(app, listener, tls, on_stop=broadcaster.close), name="http")
                 group.create_task(probe.run(), name="store-probe")
                 group.create_task(connection.run(), name="history-connection")

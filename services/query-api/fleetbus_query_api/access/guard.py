@@ -13,6 +13,7 @@ from fleetbus.process.health import Health
 from fleetbus.process.settings import SharedSettings
 from fleetbus.snapshot import SnapshotReader
 from fleetbus.snapshot.accepted import AcceptedClusters
+from fleetbus_query_api.access.agents import MemberAgents
 from fleetbus_query_api.access.authenticate import Authenticator
 from fleetbus_query_api.access.authorise import (
     Access,
@@ -31,11 +32,13 @@ class Guard:
     Attributes:
         authenticator: None lets everybody in.
         clusters: the fleet, where its members decide; the caller runs it.
+        agents: the way to members behind agents; the caller runs it, too.
     """
 
     access: Access
     authenticator: Authenticator | None = None
     clusters: Clusters | None = None
+    agents: MemberAgents | None = None
 
 
 @asynccontextmanager
@@ -66,5 +69,6 @@ async def guarded(
         exits.push_async_callback(clusters.aclose)
         # A decision counts only if the accepted cluster made it (rule W13).
         clusters.verify_identities(AcceptedClusters(reader))
+        agents = MemberAgents(shared.nats, clusters)
         members = MemberAccess(hub=access, clusters=clusters, decisions=decisions)
-        yield Guard(members, authenticator, clusters)
+        yield Guard(members, authenticator, clusters, agents)
