@@ -44,7 +44,9 @@ async def test_an_agent_that_works_has_no_bad_finding(nats_url: str, tmp_path: P
 async def test_rights_that_every_agent_needs_are_named(nats_url: str, tmp_path: Path):
     member = Cluster("eu1", authorize="rbac", tokens={"agent-token": User("agent"), "root": ROOT})
     async with serve([member]) as servers:
-        settings = settings_of(tmp_path / "k", servers.kubeconfig("agent-token"), read_only=True)
+        settings = settings_of(
+            *(tmp_path / "k", servers.kubeconfig("agent-token")), read_only=True, secret="own/nkey"
+        )
         refused = await findings(settings, nats_url)
         [server] = refused["api server"]
         assert server.severity is Severity.ERROR
@@ -54,6 +56,10 @@ async def test_rights_that_every_agent_needs_are_named(nats_url: str, tmp_path: 
         identity = {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]}
         grant(member, "agent", identity)
         partly = await findings(settings, nats_url)
+        [nkey] = partly["nkey"]
+        assert nkey.severity is Severity.ERROR
+        assert "Secret own/nkey cannot be read" in nkey.message
+        assert "get and patch" in nkey.advice
         texts = [each.message for each in partly["rights"] if each.severity is Severity.ERROR]
         assert sorted(texts) == [
             "the account may not list apiservices.apiregistration.k8s.io",

@@ -26,6 +26,7 @@ from fleetbus_cli.doctor.expiry import check_kubeconfig, check_nats_files, check
 from fleetbus_cli.doctor.hub import check_components, check_versions
 from fleetbus_cli.doctor.members import Member, check_members, read_members, unreadable
 from fleetbus_cli.doctor.nats import check_nats
+from fleetbus_cli.doctor.registrations import check_registrations
 from fleetbus_cli.doctor.server_certificates import (
     check_api_certificate,
     check_nats_certificates,
@@ -87,6 +88,8 @@ async def _check_access(given: Hub, nats: NatsAccess, watched: Watched) -> list[
             namespaces = {member.namespace for member in members}
             async with _agents(nats, members) as calls:
                 await _collect(found, check_members(members, not_checked, calls))
+            access = {member.info.name: member.info.access for member in members}
+            await _collect(found, check_registrations(hub, access, namespaces))
         await _collect(found, check_components(hub, sorted(namespaces)))
         await _collect(found, check_versions(hub))
     return found

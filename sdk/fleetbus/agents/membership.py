@@ -102,7 +102,14 @@ async def _offer(hub: KubeClient, namespace: str, name: str, one_time: str, expi
         record = AgentRecord(cluster=name, one_time=one_time, expires=expires)
         await hub.create(SECRETS, record_secret(record, namespace), field_manager=_MANAGER)
         return
-    record = replace(read_record(secret), one_time=one_time, expires=expires, pending="")
+    record = replace(
+        read_record(secret),
+        one_time=one_time,
+        expires=expires,
+        pending="",
+        refused="",
+        refused_at="",
+    )
     await _patch(hub, secret, record)
 
 

@@ -29,6 +29,8 @@ _KEYS: Final = {
     "uid": "uid",
     "instance": "instance",
     "changed": "changed",
+    "refused": "refused",
+    "refusedAt": "refused_at",
 }
 """Key of the Secret → field."""
 _LONGEST: Final = 253
@@ -55,6 +57,10 @@ class AgentRecord:
     """Name of the agent's process that registered, as it has reported."""
     changed: str = ""
     """When the agent last changed its nkeys, RFC 3339."""
+    refused: str = ""
+    """Why the hub refused the agent's last registration; empty if it did not."""
+    refused_at: str = ""
+    """When, RFC 3339."""
 
     @property
     def name(self) -> str:
@@ -72,7 +78,7 @@ class AgentRecord:
 
     def accepted(self) -> AgentRecord:
         """The record once somebody has accepted the pending nkey."""
-        return replace(self, key=self.pending, pending="", next_key="")
+        return replace(self, key=self.pending, pending="", next_key="", refused="", refused_at="")
 
     def data(self) -> dict[str, str | None]:
         """The data of the Secret; None for a key that it does not have."""
@@ -114,9 +120,9 @@ def read_record(secret: Object) -> AgentRecord:
     for key in ("oneTimeKey", "key", "nextKey", "pendingKey"):
         if (value := fields[_KEYS[key]]) and not is_public_key(value):
             raise ConfigError(f"Secret {place}: {key} is not the public nkey of a user")
-    for key in ("expires", "changed"):
-        if fields[key] or (key == "expires" and fields["one_time"]):
-            _check_time(place, key, fields[key])
+    for key in ("expires", "changed", "refusedAt"):
+        if (text := fields[_KEYS[key]]) or (key == "expires" and fields["one_time"]):
+            _check_time(place, key, text)
     return AgentRecord(cluster=cluster, **fields)
 
 

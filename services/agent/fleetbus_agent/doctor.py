@@ -27,6 +27,7 @@ from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.findings import SIGNS, Finding, Severity
 from fleetbus.process.settings import SharedSettings
 from fleetbus_agent.member_server import MemberServer
+from fleetbus_agent.nkey_checks import check_nkey
 from fleetbus_agent.settings import AgentSettings
 from fleetbus_proto.resources import Resource
 from fleetbus_proto.subjects import answers_subject, api_subject
@@ -56,7 +57,7 @@ async def check_agent(settings: AgentSettings, shared: SharedSettings) -> AsyncI
     try:
         if settings.kubeconfig is not None:
             config = read_kube_config(settings.kubeconfig, settings.context)
-        async for finding in _check_server(config):
+        async for finding in _check_server(settings, shared.nats, config):
             yield finding
     except ConfigError as e:
         advice = "is this a pod with a ServiceAccount? Otherwise set FLEETBUS_AGENT_KUBECONFIG"
@@ -145,7 +146,9 @@ async def _why_no_answer(access: NatsAccess) -> tuple[str, str]:
 # --- the API server -----------------------------------------------------------------------------
 
 
-async def _check_server(config: KubeConfig | None) -> AsyncIterator[Finding]:
+async def _check_server(
+    settings: AgentSettings, access: NatsAccess, config: KubeConfig | None
+) -> AsyncIterator[Finding]:
     server = MemberServer(config)
     try:
         await server.learn()
@@ -165,6 +168,9 @@ async def _check_server(config: KubeConfig | None) -> AsyncIterator[Finding]:
     yield Finding(_SERVER, Severity.OK, f"answers; kube-system has UID {server.uid}")
     if (finding := check_clock(headers, datetime.now(UTC))) is not None:
         yield finding
+    if settings.secret:
+        async for finding in check_nkey(settings, access, config, server.uid):
+            yield finding
     async for finding in _check_rights(config):
         yield finding
 

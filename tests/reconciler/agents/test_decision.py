@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from fleetbus.agents.nkeys import make_seed, public_key
-from fleetbus.agents.records import AgentRecord
+from fleetbus.agents.records import AgentRecord, read_record, record_secret
 from fleetbus.process.clock import rfc3339
 from fleetbus_proto.registration import ACCEPTED, PENDING, REFUSED, Registration
-from fleetbus_reconciler.agents.decision import Circumstances, decide
+from fleetbus_reconciler.agents.decision import REFUSALS, Circumstances, decide, noted_refusal
 from support.rows import each_row
 
 NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
@@ -68,3 +68,15 @@ def test_s3_what_a_signer_may_do_follows_from_the_record(
     if decision.record is not None and changes is not None:
         assert {name: getattr(decision.record, name) for name in changes} == changes
         assert decision.record.instance in ("", "agent[2J")
+
+
+def test_a_refusal_is_noted_once_and_at_most_one_a_minute():
+    first = noted_refusal(AgentRecord(cluster="eu1", **IN_USE), "one", NOW)
+    assert first is not None
+    assert (first.key, first.refused, first.refused_at) == (KEY, "one", at(0))
+    assert noted_refusal(first, "another", NOW + REFUSALS / 2) is None
+    assert noted_refusal(first, "one", NOW + 2 * REFUSALS) is None
+    second = noted_refusal(first, "another" * 100, NOW + 2 * REFUSALS)
+    assert second is not None
+    assert noted_refusal(second, "another" * 100, NOW + 4 * REFUSALS) is None
+    assert read_record(record_secret(second, "fleetbus-clusters")) == second

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import gzip
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from prometheus_client import REGISTRY
 
 from fleetbus.agents.nkeys import make_seed, public_key
 from fleetbus.agents.records import read_record
@@ -157,8 +159,21 @@ async def test_s3_where_the_hub_demands_approval_nobody_logs_in_before(
             await eventually(lambda: not bus.is_connected)
         assert not await rig.is_known(seed)
         assert not await rig.is_known(one_time)
+        await eventually(lambda: metric("fleetbus_agents", state="pending") == 1)
+        assert metric("fleetbus_agents_pending_seconds") < timedelta(hours=1).total_seconds()
+        rig.later = timedelta(days=2)
+        rig.join("eu2")  # in the past, for the registrar
+        await eventually(lambda: metric("fleetbus_agents", state="expired") == 1)
+        waited = timedelta(seconds=metric("fleetbus_agents_pending_seconds"))
+        assert timedelta(days=2) <= waited < timedelta(days=2, hours=1)
+        rig.later = timedelta()
         rig.write(record(rig, "eu1").accepted())
         await rig.works(seed, "eu1")
+        assert metric("fleetbus_agents_pending_seconds") == 0
+
+
+def metric(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(name, labels) or 0.0
 
 
 async def test_s3_what_is_no_registration_is_refused_with_a_reason(
@@ -182,8 +197,11 @@ async def test_s3_what_is_no_registration_is_refused_with_a_reason(
                 answer = await rig.send(bus, "eu1", body)
                 assert answer.state == "refused"
                 assert problem in answer.message
-            assert record(rig, "eu1") == before
+            refused = record(rig, "eu1")
+            assert "does not count" in refused.refused  # one a minute is noted, for people
+            assert replace(refused, refused="", refused_at="") == before
             assert (await rig.register(bus, "eu1", one_time, seed)).state == "accepted"
+            assert record(rig, "eu1").refused == ""
 
 
 async def test_a_rotation_that_follows_too_soon_is_refused(fleet: EmulatedFleet, tmp_path: Path):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -184,7 +184,8 @@ class Enrolment:
             raise NotEnrolled(refusal or f"registered, but cannot log in yet: {e}") from e
         own = public_key(seeds.seed)
         now = rfc3339(self._now(), timespec="seconds")
-        seeds = replace(seeds, registered=own, confirmed=own, since=now)
+        uid = await self._read_uid()
+        seeds = replace(seeds, registered=own, confirmed=own, since=now, cluster_uid=uid)
         log.info("agent_registered", cluster=self._cluster, nkey=own)
         return await self._secret.write(seeds)
 
@@ -264,25 +265,9 @@ class Enrolment:
 
     # --- both -----------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def _login(self, seed: str, name: str = "agent") -> AsyncGenerator[Bus]:
-        """Connect with a seed.
-
-        Raises:
-            BusError: the server refuses it.
-            TimeoutError: it does not answer.
-        """
-        path = self._file.path.with_name(f".{self._file.path.name}.{name}")
-        write_seed(path, seed)
-        access = replace(self._access, nkey=SecretFile(self._file.setting, path), inbox_prefix="")
-        try:
-            async with (
-                asyncio.timeout(self._timing.login.total_seconds()),
-                connected(access, name=f"{name}.{self._cluster}") as bus,
-            ):
-                yield bus
-        finally:
-            path.unlink(missing_ok=True)
+    def _login(self, seed: str, name: str = "agent") -> AbstractAsyncContextManager[Bus]:
+        within = self._timing.login
+        return logged_in(self._access, seed, name=f"{name}.{self._cluster}", within=within)
 
     async def _send(self, bus: Bus, signer: str, seed: str) -> RegistrationAnswer:
         """Tell the hub the public key of a seed, signed by another.
@@ -318,6 +303,36 @@ class Enrolment:
             if self._written not in ("", seeds.seed):
                 self.renewed.set()
             self._written = seeds.seed
+
+
+@asynccontextmanager
+async def logged_in(
+    access: NatsAccess, seed: str, *, name: str, within: timedelta, suffix: str = ""
+) -> AsyncGenerator[Bus]:
+    """Connect with a seed, which is beside the nkey file meanwhile.
+
+    Args:
+        access: the address, and the file of the agent's nkey.
+        seed: to log in with.
+        name: of the connection.
+        within: the limit for the login and the block.
+        suffix: of the file, for a process beside the agent.
+
+    Raises:
+        BusError: the server refuses it.
+        ConfigError: the file cannot be written, or none is set.
+        TimeoutError: it does not answer.
+    """
+    if access.nkey is None:
+        raise ConfigError("setting FLEETBUS_NATS_NKEY_FILE is missing: the nkey is written there")
+    path = access.nkey.path.with_name(f".{access.nkey.path.name}.{name}{suffix}")
+    write_seed(path, seed)
+    own = replace(access, nkey=SecretFile(access.nkey.setting, path), inbox_prefix="")
+    try:
+        async with asyncio.timeout(within.total_seconds()), connected(own, name=name) as bus:
+            yield bus
+    finally:
+        path.unlink(missing_ok=True)
 
 
 @asynccontextmanager

@@ -28,6 +28,7 @@ _FIELDS: Final = {
     "since": "since",
     "registered": "registered",
     "confirmed": "confirmed",
+    "clusterUID": "cluster_uid",
 }
 
 
@@ -47,6 +48,9 @@ class Seeds:
     """The public key of `seed`, once the hub has accepted it."""
     confirmed: str = ""
     """The public key of `seed`, once the hub has dropped the one before."""
+    cluster_uid: str = ""
+    """The UID of kube-system of the cluster in which `seed` was registered; a restored backup may
+    have brought the Secret into another one."""
     version: str = ""
     """The resourceVersion that was read."""
 

@@ -23,8 +23,11 @@ from fleetbus_proto.registration import (
 
 ROTATIONS: Final = timedelta(minutes=10)
 """Between two rotations of a cluster: each costs a reload of all accounts."""
+REFUSALS: Final = timedelta(minutes=1)
+"""Between two notes of refusals in a record: an agent repeats its request every few seconds."""
 _AGAIN: Final = "on the hub, `fleetbus join {cluster} --agent` makes a new registration"
 _LONGEST: Final = 100
+_LONGEST_REFUSAL: Final = 250
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +96,22 @@ def decide(
     if signer == record.key:
         return _rotate(record, key, given)
     if key == signer == record.next_key:
-        return Decision(ACCEPTED, "", replace(record, key=key, next_key=""))
+        after = replace(record, key=key, next_key="", refused="", refused_at="")
+        return Decision(ACCEPTED, "", after)
     return Decision(
         REFUSED,
         "this nkey does not count (any more): it was used before, replaced or revoked; "
         + _AGAIN.format(cluster=record.cluster),
     )
+
+
+def noted_refusal(record: AgentRecord, why: str, now: datetime) -> AgentRecord | None:
+    """The record with a refusal, for people; None if it is on record, or another one just was."""
+    shown = why[:_LONGEST_REFUSAL]
+    is_recent = bool(record.refused_at) and now < read_time(record.refused_at) + REFUSALS
+    if is_recent or record.refused == shown:
+        return None
+    return replace(record, refused=shown, refused_at=rfc3339(now, timespec="seconds"))
 
 
 def _register(record: AgentRecord, registration: Registration, given: Circumstances) -> Decision:
@@ -116,6 +129,8 @@ def _register(record: AgentRecord, registration: Registration, given: Circumstan
         uid=_shown(registration.uid),
         instance=_shown(registration.instance),
         changed=rfc3339(given.now, timespec="seconds"),
+        refused="",
+        refused_at="",
     )
     is_another = bool(given.uid and registration.uid and given.uid != registration.uid)
     if given.approval or is_another:
@@ -134,7 +149,8 @@ def _rotate(record: AgentRecord, key: str, given: Circumstances) -> Decision:
     if record.changed and given.now < read_time(record.changed) + ROTATIONS:
         return Decision(REFUSED, f"the nkey was changed at {record.changed}: try again later")
     changed = rfc3339(given.now, timespec="seconds")
-    return Decision(ACCEPTED, "", replace(record, next_key=key, changed=changed))
+    after = replace(record, next_key=key, changed=changed, refused="", refused_at="")
+    return Decision(ACCEPTED, "", after)
 
 
 def _accept(cluster: str) -> str:

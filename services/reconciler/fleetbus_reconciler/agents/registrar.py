@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import gzip
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from nats.aio.msg import Msg
 from prometheus_client import Counter, Gauge
 
 from fleetbus.agents.accounts import render_accounts
-from fleetbus.agents.records import AgentRecord, read_record
+from fleetbus.agents.records import AgentRecord, read_record, read_time
 from fleetbus.bus.connection import Bus
 from fleetbus.clusters.membership import AGENT_LABEL, agent_record_name
 from fleetbus.clusters.mirror import Mirror
@@ -41,14 +41,25 @@ from fleetbus_proto.registration import (
 )
 from fleetbus_proto.resources import parse_resource
 from fleetbus_proto.subjects import REGISTRATIONS_ALL
-from fleetbus_reconciler.agents.decision import Circumstances, Decision, decide, read_request
+from fleetbus_reconciler.agents.decision import (
+    Circumstances,
+    Decision,
+    decide,
+    noted_refusal,
+    read_request,
+)
 
 log = structlog.get_logger()
 
 AGENTS: Final = Gauge(
     "fleetbus_agents",
-    "Clusters with an agent, by state: registered, pending until somebody accepts it, or joining.",
+    "Clusters with an agent, by state: registered, pending until somebody accepts it, joining, or"
+    " expired if none registered in time.",
     ["state"],
+)
+PENDING_FOR: Final = Gauge(
+    "fleetbus_agents_pending_seconds",
+    "Time for which the oldest registration has waited for acceptance; 0 if none waits.",
 )
 REGISTRATIONS: Final = Counter(
     "fleetbus_agent_registrations_total",
@@ -65,7 +76,7 @@ _ATTEMPTS: Final = 5
 _CHECKS: Final = timedelta(seconds=60)
 _APART: Final = timedelta(milliseconds=200)
 """Between two writes of the accounts: joins of many clusters share one."""
-_STATES: Final = ("registered", "pending", "joining")
+_STATES: Final = ("registered", "pending", "joining", "expired")
 
 
 class Registrar:
@@ -167,10 +178,13 @@ class Registrar:
             record = read_record(secret)
             given = await self._circumstances(record.cluster, (mirror.objects or {}).values())
             decision = decide(record, signed.signed_by, registration, given)
-            if decision.record is None:
+            after = decision.record
+            if decision.state == REFUSED:
+                after = noted_refusal(record, decision.message, given.now)
+            if after is None:
                 return decision
             try:
-                await hub.patch(SECRETS, *place, _patch(secret, decision.record.data()))
+                await hub.patch(SECRETS, *place, _patch(secret, after.data()))
             except Conflict:
                 continue
             return decision
@@ -240,16 +254,27 @@ class Registrar:
                     log.warning("agent_record_unusable", error=str(e))
         return records
 
-    def _show(self, records: Iterable[AgentRecord]) -> None:
-        states = [_state(record) for record in records]
+    def _show(self, records: Sequence[AgentRecord]) -> None:
+        now = self._now()
+        states = [_state(record, now) for record in records]
         for state in _STATES:
             AGENTS.labels(state).set(states.count(state))
+        PENDING_FOR.set(max((_pending_for(record, now) for record in records), default=0.0))
 
 
-def _state(record: AgentRecord) -> str:
+def _state(record: AgentRecord, now: datetime) -> str:
     if record.pending:
         return "pending"
-    return "registered" if record.key else "joining"
+    if record.key:
+        return "registered"
+    return "joining" if record.may_register(now) else "expired"
+
+
+def _pending_for(record: AgentRecord, now: datetime) -> float:
+    """For how many seconds a registration has waited for acceptance; 0 if it does not."""
+    if not record.pending or not record.changed:
+        return 0.0
+    return max((now - read_time(record.changed)).total_seconds(), 0.0)
 
 
 def _facts(decision: Decision) -> dict[str, Any]:
