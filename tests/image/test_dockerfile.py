@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from layout.test_production import PRODUCTION, production_closure
+from reference.agent_manifest import render_agent
+from support.api.rendered_chart import VALUES, pods, render
 from support.full import FULL
 from support.processes.host_build import ROOT, HostBuild, read_steps
 
@@ -22,6 +24,7 @@ PROGRAMS = {
     "fleetbus-query-api": "usage: fleetbus-query-api",
     "fleetbus-archiver": "usage: fleetbus-archiver",
     "fleetbus-agent": "usage: fleetbus-agent",
+    "fleetbus-nats-reloader": "usage: fleetbus-nats-reloader",
 }
 
 
@@ -79,6 +82,23 @@ def test_the_image_holds_production_alone_and_its_programs_write_nothing_there(t
     for program in PROGRAMS if FULL else ("fleetbus", "fleetbus-watcher"):
         assert PROGRAMS[program] in run(image, program)
     assert contents(image.root) == before
+
+
+def test_the_charts_start_no_other_programs_of_the_image():
+    hub = render({**VALUES["everything"], "agents": {"enabled": True}})
+    member = {
+        "cluster": "eu7",
+        "nats": {"url": "tls://n:4222"},
+        "registration": {"secretName": "s"},
+    }
+    started = {
+        container["command"][0]
+        for _, spec in pods([*hub, *render_agent(member)])
+        for container in spec["containers"]
+        if "fleetbus" in container["image"]
+    }
+    assert {"fleetbus-agent", "fleetbus-nats-reloader"} <= started
+    assert started - {"python"} <= PROGRAMS.keys()
 
 
 @pytest.mark.timeout(300)

@@ -45,7 +45,34 @@ cert-manager makes; empty without TLS. Takes [context, instance]. */}}
 {{- /* Routes go to the pods, and so do clients of a master. */ -}}
 {{- $found = append $found (printf "*.%s.%s.svc" (include "fleetbus.name" (list $ (printf "%s-headless" (index . 1)))) $namespace) -}}
 {{- end -}}
+{{- range include "fleetbus.outsideHosts" . | fromJsonArray -}}
+{{- if not (include "fleetbus.isAddress" .) -}}{{- $found = append $found . -}}{{- end -}}
+{{- end -}}
 {{- $found | toJson -}}
+{{- end -}}
+
+{{/* The IP addresses that clients may use for an instance. Takes [context, instance]. */}}
+{{- define "fleetbus.addresses" -}}
+{{- $found := list "127.0.0.1" -}}
+{{- range include "fleetbus.outsideHosts" . | fromJsonArray -}}
+{{- if include "fleetbus.isAddress" . -}}{{- $found = append $found . -}}{{- end -}}
+{{- end -}}
+{{- $found | toJson -}}
+{{- end -}}
+
+{{/* The hosts of agents.url, under which members reach NATS; none for others. Takes [context, instance]. */}}
+{{- define "fleetbus.outsideHosts" -}}
+{{- $agents := (index . 0).Values.agents -}}
+{{- $found := list -}}
+{{- if and (eq (index . 1) "nats") $agents.enabled $agents.url -}}
+{{- range splitList "," $agents.url -}}{{- $found = append $found (urlParse .).hostname -}}{{- end -}}
+{{- end -}}
+{{- $found | toJson -}}
+{{- end -}}
+
+{{/* Whether a host is an IP address; empty for a name. */}}
+{{- define "fleetbus.isAddress" -}}
+{{- if or (regexMatch "^[0-9.]+$" .) (contains ":" .) -}}true{{- end -}}
 {{- end -}}
 
 {{/* A certificate of the chart's CA. The one in the cluster stays for a year of its five, unless the CA or a name is
@@ -58,9 +85,11 @@ another one; then the next upgrade replaces it. Takes [context, instance]. */}}
 {{- $said := ($found.metadata | default dict).annotations | default dict -}}
 {{- $renewAfter := get $said "fleetbus.dev/renew-after" -}}
 {{- $hosts := include "fleetbus.hosts" . | fromJsonArray -}}
+{{- $addresses := include "fleetbus.addresses" . | fromJsonArray -}}
+{{- $names := join "," (concat $hosts (without $addresses "127.0.0.1")) -}}
 {{- $data := $found.data | default dict -}}
-{{- if not (and (eq (get $data "ca.crt") $ca.cert) (gt $renewAfter (now | date "2006-01-02")) (eq (get $said "fleetbus.dev/hosts") (join "," $hosts))) -}}
-{{- $made := genSignedCertWithKey (first $hosts | trunc 60) (list "127.0.0.1") $hosts 1825 (buildCustomCert $ca.cert $ca.key) (genPrivateKey "ecdsa") -}}
+{{- if not (and (eq (get $data "ca.crt") $ca.cert) (gt $renewAfter (now | date "2006-01-02")) (eq (get $said "fleetbus.dev/hosts") $names)) -}}
+{{- $made := genSignedCertWithKey (first $hosts | trunc 60) $addresses $hosts 1825 (buildCustomCert $ca.cert $ca.key) (genPrivateKey "ecdsa") -}}
 {{- $data = dict "ca.crt" $ca.cert "tls.crt" ($made.Cert | b64enc) "tls.key" ($made.Key | b64enc) -}}
 {{- $renewAfter = now | date_modify "8760h" | date "2006-01-02" -}}
 {{- end -}}
@@ -72,7 +101,7 @@ metadata:
   labels: {{- include "fleetbus.labels" . | nindent 4 }}
   annotations:
     fleetbus.dev/renew-after: {{ $renewAfter | quote }}
-    fleetbus.dev/hosts: {{ join "," $hosts | quote }}
+    fleetbus.dev/hosts: {{ $names | quote }}
 type: kubernetes.io/tls
 data: {{- pick $data "ca.crt" "tls.crt" "tls.key" | toYaml | nindent 2 }}
 {{- end -}}

@@ -39,6 +39,14 @@
 {{- fail (printf "%s.external.url: no credentials in the address; put them into the Secret of %s.external.secretName" $store $store) -}}
 {{- end -}}
 {{- end -}}
+{{- if and $v.agents.enabled $v.agents.service.type -}}
+{{- if not $v.nats.embedded.enabled -}}
+{{- fail "agents.service.type: it is for the embedded NATS; make a Service or load balancer for that of nats.external.url yourself" -}}
+{{- end -}}
+{{- if not (include "fleetbus.tlsSecret" (list . "nats")) -}}
+{{- fail "agents.service.type: NATS may be reached from outside of this cluster with TLS only; set tls.enabled" -}}
+{{- end -}}
+{{- end -}}
 {{- if eq $v.clusters.namespace .Release.Namespace -}}
 {{- fail "clusters.namespace: it may not be the namespace of the release, whose Secrets hold the credentials of all components" -}}
 {{- end -}}

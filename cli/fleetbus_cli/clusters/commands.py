@@ -114,3 +114,14 @@ def audit(
     from fleetbus_cli.clusters.audit import audit_cluster  # noqa: PLC0415 -- import cost
 
     raise typer.Exit(audit_cluster(name, nats_url))
+
+
+@app.command("nats-config")
+def nats_config() -> None:
+    """Print what a NATS of your own needs in its configuration for agents.
+
+    The NATS of the chart has it. Nothing is asked and nothing is changed.
+    """
+    from fleetbus_cli.clusters.nats_config import print_nats_config  # noqa: PLC0415 -- import cost
+
+    print_nats_config()

@@ -19,6 +19,8 @@ from fleetbus.agents.rights import Rights, agent_rights, registration_rights
 
 HUB: Final = "hub"
 """The account of all components on the hub."""
+_SAMPLE: Final = "any-cluster"
+"""Stands for the name of each cluster."""
 _CONNECTIONS: Final = 32
 """The connections of one cluster: two agents, two watchers, and room for their successors."""
 
@@ -33,6 +35,18 @@ def render_accounts(records: Iterable[AgentRecord], now: datetime) -> str:
     used: set[str] = set()
     ordered = sorted(records, key=lambda record: record.cluster)
     return "".join(_account(record, now, used) for record in ordered)
+
+
+def render_exports() -> str:
+    """The exports of the account `hub` that the accounts of all agents import from."""
+    rights = agent_rights(_SAMPLE)
+    exports = [f'{{ service: "{_of_any_cluster(subject)}" }}' for subject in rights.publish]
+    exports += [f'{{ stream: "{_of_any_cluster(subject)}" }}' for subject in rights.imported]
+    return "\n".join(["exports: [", *(f"  {one}" for one in exports), "]"]) + "\n"
+
+
+def _of_any_cluster(subject: str) -> str:
+    return ".".join("*" if token == _SAMPLE else token for token in subject.split("."))
 
 
 def account_name(cluster: str) -> str:

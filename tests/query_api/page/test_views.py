@@ -12,10 +12,12 @@ import pytest
 import typer.main
 
 from fleetbus.reconcile import Request
+from fleetbus.snapshot.records import AgentContact
 from fleetbus.workqueue import Add
 from fleetbus.workqueue.redis import RedisQueue
 from fleetbus_cli.app import app
 from support.processes.chromium import needs_chromium
+from support.rigs.query_api import ago
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -76,6 +78,36 @@ async def test_the_fleet_is_seen_at_a_glance_with_what_differs(fleet: QueryApi, 
     assert "may lack something: us1" in text
     assert "fleetbus clusters" in text
     assert await page.evaluate("document.querySelectorAll('[data-cluster]').length") == 4
+
+
+ACCESS = """[...document.querySelectorAll('[data-cluster]')].map((row) => [
+    row.dataset.cluster,
+    row.cells[3].innerText.replace(/\\s+/g, ' ').trim(),
+    row.cells[3].title,
+])"""
+"""Cluster, text and hint of each cell below `Access`."""
+
+
+async def test_the_way_to_each_api_server_is_shown_and_which_agent_is_away(
+    api: QueryApi, page: Page
+):
+    away = AgentContact(reason="AgentNotConnected", message=HOSTILE)
+    await api.add_cluster("eu1")
+    for name, agent in (
+        ("eu2", AgentContact(connected=True, answered_at=ago(7200))),
+        ("us1", away),
+    ):
+        await api.add_cluster(name, access="Agent", agent=agent)
+    await page.open(api.url)
+    await page.until("document.querySelectorAll('[data-cluster]').length === 3")
+    heads = "[...document.querySelectorAll('thead th')].map((one) => one.innerText)"
+    assert (await page.evaluate(heads))[3] == "Access"
+    assert await page.evaluate(ACCESS) == [
+        ["eu1", "Direct", ""],
+        ["eu2", "Agent 2h ago", ""],
+        ["us1", "Agent not connected never", HOSTILE],
+    ]
+    assert await page.evaluate("window.broken ?? 0") == 0
 
 
 async def test_the_foot_names_the_release_that_answers(fleet: QueryApi, page: Page):

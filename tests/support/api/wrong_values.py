@@ -123,6 +123,20 @@ WRONG: Final[list[tuple[Object, str]]] = [
     ),
     ({"nats": {"embedded": {"allowFrom": [{"podSelektor": {}}]}}}, "'podSelektor' not allowed"),
     (
+        {"agents": {"enabled": True, "service": {"type": "NodePort"}}, "tls": {"enabled": False}},
+        "agents.service.type: NATS may be reached from outside of this cluster with TLS only",
+    ),
+    (
+        {
+            "agents": {"enabled": True, "service": {"type": "LoadBalancer"}},
+            "nats": {
+                "embedded": {"enabled": False},
+                "external": {"url": "tls://n:4222", "secretName": "s"},
+            },
+        },
+        "agents.service.type: it is for the embedded NATS",
+    ),
+    (
         {"externalSubscribers": [{**AUDIT, "subjects": ["fleetbus.>"]}]},
         "/externalSubscribers/0/sub",
     ),
