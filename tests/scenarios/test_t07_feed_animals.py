@@ -14,6 +14,7 @@ import pytest
 
 from fleetbus.bus.connection import Bus, connected
 from fleetbus.bus.durables import consumer_info
+from fleetbus.bus.reader_groups import durables_of
 from fleetbus.controller.controller import Controller
 from fleetbus.controller.load import load_controllers
 from fleetbus.fleet.fleet import Fleet
@@ -114,7 +115,8 @@ async def converged(story: Scenario) -> None:
         )
 
     async def is_taken(bus: Bus) -> bool:
-        infos = [await consumer_info(bus, f"feed-animals-{slot}") for slot in "ab"]
+        names = await durables_of(bus, "feed-animals")
+        infos = [await consumer_info(bus, name) for name in names]
         left = [info["num_pending"] + info["num_ack_pending"] for info in infos if info]
         return left == [0]
 
