@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.providers.cluster import ClusterProvider
 from fleetbus.clusters.registry import Clusters
+from fleetbus.errors import NotEngaged
+from fleetbus.kube.client import KubeClient
 from fleetbus.snapshot.accepted import AcceptedClusters
 from fleetbus.snapshot.reads.reader import SnapshotReader
 
 if TYPE_CHECKING:
+    from fleetbus.bus.connection import Bus
     from fleetbus.kube.connection.config import KubeConfig
 
 
@@ -42,3 +47,30 @@ def _registry(hub: KubeConfig) -> Clusters:
 
     settings = load_settings(SharedSettings)
     return Clusters([build_provider(each, hub) for each in settings.providers], hub=info)
+
+
+@asynccontextmanager
+async def agents_called(clusters: Clusters, bus: Bus | None) -> AsyncGenerator[None]:
+    """Call clusters behind agents over the bus for the duration of the block.
+
+    Args:
+        clusters: the registry, of which no client was used yet.
+        bus: the connection to NATS; None if none is set, which is then a problem of these clusters.
+    """
+    if bus is None:
+        clusters.call_agents(_refuse)
+        yield
+        return
+    # only a command with NATS needs it
+    from fleetbus.agent_calls.calls import agent_calls  # noqa: PLC0415 -- see above
+    from fleetbus.agent_calls.transport import client_through_agent  # noqa: PLC0415 -- see above
+
+    async with agent_calls(bus, "cli") as calls:
+        clusters.call_agents(lambda info: client_through_agent(calls, info.name))
+        yield
+
+
+def _refuse(info: ClusterInfo) -> KubeClient:
+    raise NotEngaged(
+        f"cluster {info.name!r}: its agent is called over NATS: set --nats-url or FLEETBUS_NATS_URL"
+    )

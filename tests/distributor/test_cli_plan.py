@@ -21,7 +21,9 @@ from fleetbus_distributor.kind import API_VERSION, KIND
 from fleetbus_distributor.settings import DistributorSettings, share_settings
 from fleetbus_proto import keys
 from support.eventually import eventually
+from support.rigs.agents import agent_rig
 from support.rigs.distributor import CONFIG_MAP, HUB, Rig
+from support.rigs.mixed_access import mixed
 
 BOTH = {"clusters": [{"name": "t1"}, {"name": "t2"}]}
 
@@ -102,6 +104,23 @@ async def test_d25_json_has_the_diff(rig: Rig, desk: Desk):
     (change,) = plan["clusters"][0]["objects"]
     assert (change["action"], change["kind"], change["checked"]) == ("change", "ConfigMap", True)
     assert "+  k: new" in change["diff"]
+
+
+async def test_d25_a_cluster_behind_an_agent_is_planned_through_it(
+    rig: Rig, desk: Desk, nats_url: str, tmp_path: pathlib.Path
+):
+    (provider,) = json.loads(desk.environment["FLEETBUS_PROVIDERS"])
+    desk.environment["FLEETBUS_PROVIDERS"] = json.dumps([mixed(provider, ["t1"])])
+    words = ("-f", desk.write(template=CONFIG_MAP, placement=BOTH))
+    status, out, _ = await desk(*words)
+    assert status == 1
+    assert "cluster 't1': its agent is called over NATS: set --nats-url" in out
+    async with agent_rig(nats_url, tmp_path) as agents:
+        await agents.start(rig.servers.kubeconfig(), "t1", context="t1")
+        status, out, _ = await desk(*words, "--nats-url", nats_url)
+    assert status == 2
+    assert "MultiClusterResource default/x: 2 to create, 0 unchanged" in out
+    assert "\nt1:\n  + create ConfigMap default/m\n" in out
 
 
 async def test_d25_a_cluster_that_cannot_be_asked_is_an_error(rig: Rig, desk: Desk):

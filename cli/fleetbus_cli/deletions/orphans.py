@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from fleetbus.errors import ConfigError, FleetbusError, NotEngaged
+from fleetbus.errors import BusError, ConfigError, FleetbusError, NotEngaged
 from fleetbus.process import printer
 from fleetbus.process.logs import set_up_logs
 from fleetbus_cli.documents import render_json
@@ -85,13 +85,20 @@ async def _connect(
 
 @asynccontextmanager
 async def _engage(hub: KubeConfig, reader: SnapshotReader) -> AsyncGenerator[Clusters]:
-    from fleetbus_cli.fleet import build_fleet  # noqa: PLC0415 -- only a deletion needs it
+    # only a deletion needs them
+    from fleetbus_cli.fleet import agents_called, build_fleet  # noqa: PLC0415 -- see above
+    from fleetbus_cli.nats import connect_nats  # noqa: PLC0415 -- see above
 
-    clusters = build_fleet(hub, reader)
-    try:
+    clusters, target = build_fleet(hub, reader), resolve_target()
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(clusters.aclose)
+        bus = None
+        if target.nats_url:
+            access = target.require_nats()
+            with suppress(BusError):  # then only clusters behind agents cannot be reached
+                bus = await stack.enter_async_context(connect_nats(access, name="fleetbus-orphans"))
+        await stack.enter_async_context(agents_called(clusters, bus))
         yield clusters
-    finally:
-        await clusters.aclose()
 
 
 def _show(orphans: Sequence[Orphan], output: str) -> int:

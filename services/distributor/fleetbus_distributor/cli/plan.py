@@ -6,7 +6,7 @@ import asyncio
 import pathlib
 import sys
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -62,9 +62,13 @@ def run_plan(
     config = resolve_hub(hub)
 
     async def main() -> int:
-        async with _connect(config, redis_url) as (clusters, redis), _bus(nats_url) as bus:
+        async with AsyncExitStack() as stack:
+            clusters, redis = await stack.enter_async_context(_connect(config, redis_url))
+            bus = await stack.enter_async_context(_bus(nats_url))
+            from fleetbus_cli.fleet import agents_called  # noqa: PLC0415 -- import cost
             from fleetbus_distributor.cli.planner import build_planner  # noqa: PLC0415 -- cost
 
+            await stack.enter_async_context(agents_called(clusters, bus))
             planner = await build_planner(clusters, redis, bus)
             if name is not None:
                 plans = [await planner.plan_name(namespace, name)]
@@ -98,7 +102,7 @@ def _print(plans: Sequence[Preview], notes: Sequence[str], output: str) -> int:
 
 @asynccontextmanager
 async def _bus(nats_url: str | None) -> AsyncGenerator[Bus | None]:
-    """The bus, if one is set: it has the votes."""
+    """The bus, if one is set: it has the votes, and agents are called over it."""
     target = resolve_target(nats_url=nats_url)
     if not target.nats_url:
         yield None
