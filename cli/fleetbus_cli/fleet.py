@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.providers.cluster import ClusterProvider
 from fleetbus.clusters.registry import Clusters
 from fleetbus.errors import NotEngaged
-from fleetbus.kube.client import KubeClient
 from fleetbus.snapshot.accepted import AcceptedClusters
 from fleetbus.snapshot.reads.reader import SnapshotReader
 
@@ -50,18 +49,19 @@ def _registry(hub: KubeConfig) -> Clusters:
 
 
 @asynccontextmanager
-async def agents_called(clusters: Clusters, bus: Bus | None) -> AsyncGenerator[None]:
-    """Call clusters behind agents over the bus for the duration of the block.
+async def calling_agents(clusters: Clusters, bus: Bus | None) -> AsyncGenerator[None]:
+    """Use the clusters behind agents, too, for the duration of the block.
 
     Args:
-        clusters: the registry, of which no client was used yet.
-        bus: the connection to NATS; None if none is set, which is then a problem of these clusters.
+        clusters: the fleet, before any of its clients is used.
+        bus: the way to the agents; None if its address is not set, which whoever asks for such a
+            cluster gets as a `NotEngaged`.
     """
     if bus is None:
         clusters.call_agents(_refuse)
         yield
         return
-    # only a command with NATS needs it
+    # a fleet without NATS needs no frames
     from fleetbus.agent_calls.calls import agent_calls  # noqa: PLC0415 -- see above
     from fleetbus.agent_calls.transport import client_through_agent  # noqa: PLC0415 -- see above
 
@@ -70,7 +70,6 @@ async def agents_called(clusters: Clusters, bus: Bus | None) -> AsyncGenerator[N
         yield
 
 
-def _refuse(info: ClusterInfo) -> KubeClient:
-    raise NotEngaged(
-        f"cluster {info.name!r}: its agent is called over NATS: set --nats-url or FLEETBUS_NATS_URL"
-    )
+def _refuse(info: ClusterInfo) -> NoReturn:
+    problem = "it is called through its agent, and the address of NATS is not set (--nats-url)"
+    raise NotEngaged(f"cluster {info.name!r}: {problem}")

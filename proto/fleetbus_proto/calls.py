@@ -198,7 +198,7 @@ class Reason(StrEnum):
     VERSION = "Version"
     """It does not know the kind of the frame."""
     STOPPED = "Stopped"
-    """It stops, or was stopped while the request waited."""
+    """It stops, or the request may have waited for too long on its way."""
 
 
 class Failed(

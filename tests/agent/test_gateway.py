@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import json
 import random
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 import pytest
@@ -39,6 +41,7 @@ from fleetbus_proto.calls import (
 )
 from fleetbus_proto.subjects import answers_filter, api_subject
 from support.eventually import eventually, never
+from support.hostile.chaos_proxy import chaos_link
 from support.objects import config_map
 from support.rigs.agents import OneAgent, one_agent
 from support.wire.frames import TO_AGENT
@@ -78,6 +81,17 @@ class RawCaller:
     async def head(self, number: int) -> Head:
         await eventually(lambda: any(isinstance(frame, Head) for frame in self.of(number)))
         return next(frame for frame in self.of(number) if isinstance(frame, Head))
+
+    async def is_served_from(self, first: int) -> None:
+        """Wait until the agent takes a call of those with numbers from this one on."""
+        numbers = itertools.count(first)
+
+        def is_taken() -> bool:
+            last = next(numbers)
+            self.send(opened(last))
+            return any(isinstance(frame, Head) for n in range(first, last) for frame in self.of(n))
+
+        await eventually(is_taken)
 
     def instance(self, number: int) -> str:
         (frame, *_) = [f for f in self.of(number) if isinstance(f, Head | Working | Credit)]
@@ -228,19 +242,41 @@ async def test_a_repeated_call_runs_once_and_a_cancelled_one_not_at_all(
         await never(lambda: caller.of(2) or hang.hits > 1, timedelta(seconds=0.3))
 
 
-async def test_requests_that_waited_while_the_agent_was_stopped_are_refused(
+async def test_r4_requests_that_waited_while_the_agent_was_stopped_are_refused(
     nats_url: str, tmp_path: Path
 ):
-    times = Times(tick=0.05, stopped_after=0.3)
+    times = Times(tick=0.05, stale_after=0.3)
     async with one_agent(nats_url, tmp_path, times=times) as rig, raw_caller(rig) as caller:
         caller.send(opened(1))
         # Not asyncio's: it stops the whole loop, as SIGSTOP does with a process.
         stop_the_loop(0.5)
         failed = await caller.failure(1)
         assert (failed.reason, failed.was_sent) == (Reason.STOPPED, False)
-        await asyncio.sleep(0.1)  # the agent trusts what arrives again after a tick
-        caller.send(opened(2))
-        assert (await caller.head(2)).status == 200
+        await caller.is_served_from(2)
+
+
+async def test_r4_requests_that_waited_in_a_connection_that_stood_still_are_refused(
+    nats_url: str, tmp_path: Path
+):
+    """Whoever asked may be dead: then no cancellation follows, and others do its work by now."""
+    times = Times(tick=0.05, stale_after=0.3)
+    port = urlsplit(nats_url).port or 0
+    async with (
+        chaos_link(port) as link,
+        one_agent(nats_url, tmp_path, times=times, agent_url=link.url) as rig,
+        raw_caller(rig) as caller,
+    ):
+        link.hold(up=False)
+        caller.send(opened(1, PATH))
+        await asyncio.sleep(0.6)  # longer than a request may wait
+        link.heal()
+        failed = await caller.failure(1)
+        assert (failed.reason, failed.was_sent) == (Reason.STOPPED, False)
+        await caller.is_served_from(2)
+        before = len(rig.cluster.requests)
+        link.cut()
+        await caller.is_served_from(100)
+        assert len(rig.cluster.requests) > before
 
 
 def stop_the_loop(seconds: float) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from fleetbus.clusters.providers.cluster import CLUSTERS
 from fleetbus.errors import ConfigError
 from fleetbus.fleet.orphans import NotAnOrphan, Orphan, delete_orphan, find_orphans
 from fleetbus.kube.client import KubeClient
@@ -20,6 +21,7 @@ from fleetbus.ownership import (
 )
 from fleetbus_cli.deletions.orphans import run_orphans
 from support.processes.in_process_commands import given_back
+from support.rigs.agents import agent_rig
 from support.rigs.distributor import HUB, Rig
 from support.rigs.orphans import MAPS, restored, show, template
 from support.stores.snapshot import Snapshot
@@ -133,14 +135,32 @@ async def test_d7_what_is_no_orphan_any_more_is_not_deleted(rig: Rig, why: str):
     assert rig.has("t1", MAPS, "b")
 
 
-async def test_d7_the_command_lists_orphans_and_deletes_those_it_is_given(
+class Command:
+    """`fleetbus orphans`, with what it has printed."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    async def __call__(
+        self, *words: str, output: str = "table", nats_url: str | None = None
+    ) -> tuple[int, str, str]:
+        self._capsys.readouterr()
+        # As a command does, in an event loop of its own.
+        run = partial(run_orphans, words, output=output, hub=(None, ""), redis_url=None)
+        with given_back():
+            status = await asyncio.to_thread(run, nats_url=nats_url)
+        printed = self._capsys.readouterr()
+        return status, printed.out, printed.err
+
+
+@pytest.fixture
+def call(
     rig: Rig,
     tmp_path: Path,
     valkey_url: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-):
-    orphan = await the_orphan(rig)
+) -> Command:
     kubeconfig = tmp_path / "kubeconfig"
     rig.servers.write_kubeconfig(kubeconfig)
     provider = {"type": "kubeconfig", "paths": [str(kubeconfig)], "contexts": ["t1"]}
@@ -148,17 +168,11 @@ async def test_d7_the_command_lists_orphans_and_deletes_those_it_is_given(
     monkeypatch.setenv("FLEETBUS_HUB_CONTEXT", HUB)
     monkeypatch.setenv("FLEETBUS_REDIS_URL", valkey_url)
     monkeypatch.setenv("FLEETBUS_PROVIDERS", orjson.dumps([provider]).decode())
+    return Command(capsys)
 
-    async def call(*words: str, output: str = "table") -> tuple[int, str, str]:
-        hub = (None, "")
-        # As a command does, in an event loop of its own.
-        run = partial(run_orphans, words, output=output, hub=hub, redis_url=None)
-        with given_back():
-            status = await asyncio.to_thread(run)
-        printed = capsys.readouterr()
-        return status, printed.out, printed.err
 
-    capsys.readouterr()
+async def test_d7_the_command_lists_orphans_and_deletes_those_it_is_given(rig: Rig, call: Command):
+    orphan = await the_orphan(rig)
     status, out, _ = await call(output="json")
     assert status == 0
     [orphan_entry] = orjson.loads(out)["orphans"]
@@ -176,4 +190,23 @@ async def test_d7_the_command_lists_orphans_and_deletes_those_it_is_given(
     assert "deleted ConfigMap default/b of cluster t1" in out
     assert (status, rig.has("t1", MAPS, "b")) == (0, False)
     with pytest.raises(ConfigError, match="fleetbus orphans delete UID"):
-        run_orphans(["delete"], output="table", hub=(None, ""), redis_url=None)
+        run_orphans(["delete"], output="table", hub=(None, ""), redis_url=None, nats_url=None)
+
+
+async def test_d7_the_command_deletes_orphans_behind_an_agent(
+    rig: Rig, call: Command, tmp_path: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    orphan = await the_orphan(rig)
+    monkeypatch.setenv("FLEETBUS_PROVIDERS", '[{"type": "cluster"}]')
+    rig.hub.create(CLUSTERS, {"metadata": {"name": "t1"}, "spec": {"access": "Agent"}})
+    status, _, err = await call("delete", orphan.uid)
+    assert (status, "the address of NATS is not set (--nats-url)" in err) == (1, True)
+    status, _, err = await call("delete", orphan.uid, nats_url="nats://127.0.0.1:1")
+    assert (status, err.startswith("fleetbus: clusters with agents are not reached: ")) == (1, True)
+    assert rig.has("t1", MAPS, "b")
+    async with agent_rig(nats_url, tmp_path) as agents:
+        await agents.start(rig.servers.kubeconfig() | {"current-context": "t1"}, "t1")
+        status, out, err = await call("delete", orphan.uid, nats_url=nats_url)
+    assert (status, err) == (0, "")
+    assert "deleted ConfigMap default/b of cluster t1" in out
+    assert not rig.has("t1", MAPS, "b")

@@ -69,6 +69,7 @@ async def test_the_campaign_of_distributors_runs(tmp_path: Path):
     assert [figures.phase for figures in all_figures] == ["points", "storm", "steps"]
     assert all_figures[1].kills >= 2
     assert all(figures.writes for figures in all_figures[1:])
+    assert all_figures[1].agent_writes
     assert [figures.violations for figures in all_figures] == [[], [], []]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
+from faults.distributors.call_checks import check_calls
 from faults.distributors.desired import Place, desired
 from faults.distributors.history import History, read_history
 from faults.distributors.kill_points import POINTS, name_of
@@ -260,19 +261,35 @@ def test_what_is_desired_is_worked_out_per_cluster():
     assert desired(spec, clusters).unrendered == {"t1", "t3"}
 
 
+# --- calls through agents -----------------------------------------------------------------------
+
+
+def note(call: str, agent: str, side: str = "before") -> Json:
+    return {"call": call, "process": agent, "side": side, "write": "PATCH agent/configmaps"}
+
+
+def test_a_call_that_two_agents_pass_on_is_found():
+    by_distributor = {"process": "d1", "side": "before", "write": "PATCH target/configmaps"}
+    once = [by_distributor, note("d.1", "a"), note("d.1", "a", "after")]
+    assert rules(check_calls([*once, by_distributor, note("d.2", "b")])) == []
+    (violation,) = check_calls([*once, note("d.1", "b")])
+    assert violation.text == "PATCH agent/configmaps of call d.1 was sent 2 times"
+
+
 # --- the command, and the points ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("call", "cluster", "point"),
+    ("call", "place", "point"),
     [
         (Call("PUT", f"{_RESOURCES}/x/status"), "hub", "PUT hub/multiclusterresources/status"),
-        (Call("PATCH", "/api/v1/namespaces/a/configmaps/x"), "t1", "PATCH target/configmaps"),
+        (Call("PATCH", "/api/v1/namespaces/a/configmaps/x"), "target", "PATCH target/configmaps"),
+        (Call("DELETE", "/api/v1/namespaces/a/configmaps/x"), "agent", "DELETE agent/configmaps"),
         (Call("POST", "/api/v1/namespaces/a/events"), "hub", "POST hub/events"),
     ],
 )
-def test_a_write_has_the_name_of_a_point(call: Call, cluster: str, point: str):
-    assert name_of(cluster, call) == point
+def test_a_write_has_the_name_of_a_point(call: Call, place: str, point: str):
+    assert name_of(place, call) == point
     assert f"before {point}" in POINTS
 
 

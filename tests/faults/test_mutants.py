@@ -19,6 +19,7 @@ from fleetbus.workqueue import scripts
 Attribute = tuple[object, str]
 _PACKAGES = (
     "fleetbus",
+    "fleetbus_agent",
     "fleetbus_distributor",
     "fleetbus_proto",
     "fleetbus_query_api",

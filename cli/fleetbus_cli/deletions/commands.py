@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fleetbus_cli.options import HubContext, HubKubeconfig, RedisUrl, TableOrJson
+from fleetbus_cli.options import HubContext, HubKubeconfig, NatsUrl, RedisUrl, TableOrJson
 
 
 def fuse(
@@ -44,9 +44,13 @@ def orphans(
     hub_kubeconfig: HubKubeconfig = None,
     hub_context: HubContext = "",
     redis_url: RedisUrl = None,
+    nats_url: NatsUrl = None,
 ) -> None:
     """Show objects without a MultiClusterResource; delete them."""
     from fleetbus_cli.deletions.orphans import run_orphans  # noqa: PLC0415 -- import cost
 
     hub = (hub_kubeconfig, hub_context)
-    raise typer.Exit(run_orphans(words or [], output=output, hub=hub, redis_url=redis_url))
+    status = run_orphans(
+        words or [], output=output, hub=hub, redis_url=redis_url, nats_url=nats_url
+    )
+    raise typer.Exit(status)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -33,9 +33,13 @@ _CLUSTERS_TIMEOUT: Final = timedelta(seconds=10)
 class _Connections:
     hub: KubeClient
     clusters: Clusters
+    nats_url: str | None
+    """Of the flag, for clusters behind agents."""
 
 
-def run_orphans(words: Sequence[str], *, output: str, hub: Hub, redis_url: str | None) -> int:
+def run_orphans(
+    words: Sequence[str], *, output: str, hub: Hub, redis_url: str | None, nats_url: str | None
+) -> int:
     """Show or delete orphans; return the exit status.
 
     Raises:
@@ -46,7 +50,7 @@ def run_orphans(words: Sequence[str], *, output: str, hub: Hub, redis_url: str |
         raise ConfigError(
             "use `fleetbus orphans` to list them, `fleetbus orphans delete UID...` to delete some"
         )
-    set_up_logs("text", "warning")
+    set_up_logs("text", "error")
     config = resolve_hub(hub)
     store = resolve_target(redis_url=redis_url).require_store()
 
@@ -59,7 +63,8 @@ def run_orphans(words: Sequence[str], *, output: str, hub: Hub, redis_url: str |
             if not uids:
                 return _show(orphans, output)
             async with _engage(config, reader) as clusters:
-                return await _delete(_Connections(hub=client, clusters=clusters), orphans, uids)
+                connections = _Connections(hub=client, clusters=clusters, nats_url=nats_url)
+                return await _delete(connections, orphans, uids)
 
     return run_on_hub(main())
 
@@ -85,20 +90,13 @@ async def _connect(
 
 @asynccontextmanager
 async def _engage(hub: KubeConfig, reader: SnapshotReader) -> AsyncGenerator[Clusters]:
-    # only a deletion needs them
-    from fleetbus_cli.fleet import agents_called, build_fleet  # noqa: PLC0415 -- see above
-    from fleetbus_cli.nats import connect_nats  # noqa: PLC0415 -- see above
+    from fleetbus_cli.fleet import build_fleet  # noqa: PLC0415 -- only a deletion needs it
 
-    clusters, target = build_fleet(hub, reader), resolve_target()
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(clusters.aclose)
-        bus = None
-        if target.nats_url:
-            access = target.require_nats()
-            with suppress(BusError):  # then only clusters behind agents cannot be reached
-                bus = await stack.enter_async_context(connect_nats(access, name="fleetbus-orphans"))
-        await stack.enter_async_context(agents_called(clusters, bus))
+    clusters = build_fleet(hub, reader)
+    try:
         yield clusters
+    finally:
+        await clusters.aclose()
 
 
 def _show(orphans: Sequence[Orphan], output: str) -> int:
@@ -149,14 +147,41 @@ async def _delete(connections: _Connections, orphans: Sequence[Orphan], uids: Se
     try:
         async with asyncio.timeout(_CLUSTERS_TIMEOUT.total_seconds()):
             await connections.clusters.known()
-        deleted = [await _delete_one(connections, by_uid.get(uid), uid) for uid in uids]
+        chosen = [by_uid[uid] for uid in uids if uid in by_uid]
+        async with _calling_agents(connections, chosen):
+            deleted = [await _delete_one(connections, by_uid.get(uid), uid) for uid in uids]
     except TimeoutError:
         printer.note("fleetbus: the clusters of the fleet are not known yet")
+        return 1
+    except BusError as e:
+        printer.note(f"fleetbus: clusters with agents are not reached: {e}")
         return 1
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
     return int(not all(deleted))
+
+
+@asynccontextmanager
+async def _calling_agents(
+    connections: _Connections, orphans: Sequence[Orphan]
+) -> AsyncGenerator[None]:
+    """Connect to the bus if an orphan is in a cluster behind an agent, and its address is set."""
+    from fleetbus.clusters.info import ClusterAccess  # noqa: PLC0415 -- import cost
+    from fleetbus_cli.fleet import calling_agents  # noqa: PLC0415 -- import cost
+
+    clusters = connections.clusters
+    infos = [clusters.get(orphan.cluster) for orphan in orphans]
+    target = resolve_target(nats_url=connections.nats_url)
+    async with AsyncExitStack() as stack:
+        bus = None
+        if target.nats_url and any(info and info.access is ClusterAccess.AGENT for info in infos):
+            from fleetbus_cli.nats import connect_nats  # noqa: PLC0415 -- import cost
+
+            opened = connect_nats(target.require_nats(), name="fleetbus-orphans")
+            bus = await stack.enter_async_context(opened)
+        await stack.enter_async_context(calling_agents(clusters, bus))
+        yield
 
 
 async def _delete_one(connections: _Connections, orphan: Orphan | None, uid: str) -> bool:

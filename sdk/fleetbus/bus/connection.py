@@ -54,7 +54,7 @@ class Bus:
             messages that it acknowledged last.
     """
 
-    def __init__(self, nc: DirectPublishClient, failure: asyncio.Future[BusError]) -> None:
+    def __init__(self, nc: _Client, failure: asyncio.Future[BusError]) -> None:
         self.nc = nc
         self.disconnects = 0
         self._failure = failure
@@ -162,6 +162,13 @@ class Bus:
             limit: bytes; the same each time.
         """
         await self.nc.drained(limit)
+
+    async def ping(self, within: timedelta) -> bool:
+        """Ask the server for an answer; returns whether it came in time.
+
+        The server sends in order, so what arrives after the answer was sent after the call.
+        """
+        return self.is_connected and await self.nc.ping(within.total_seconds())
 
     def mark_disconnected(self) -> None:
         """Note that the connection is lost, and run the callbacks."""

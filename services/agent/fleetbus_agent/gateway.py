@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final, NoReturn
 
 import nats.errors
@@ -55,8 +56,10 @@ class Times:
     tick: float = 1.0
     working_every: float = WORKING_EVERY_MS / 1000
     silence: float = SILENCE_MS / 1000
-    stopped_after: float = 5.0
-    """A process that was stopped for longer refuses the requests that waited meanwhile."""
+    stale_after: float = 8.0
+    """Requests that may have waited for longer, for a process that was stopped or in a connection
+    that stood still, are refused. Less than the lease of a run, 15 s: whoever asked may be dead,
+    and afterwards another process works on the same objects (rule R4)."""
     drain: float = 120.0
     """The open calls of a gateway that was retired have this long to end. A single request may take
     30 s; longer are large lists, and watches, which their callers open again."""
@@ -112,9 +115,8 @@ class Gateway:
         self.serving = asyncio.Event()
         self._retired: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_stopping = False
-        self._ticked_at = time.monotonic()
-        # Until when what arrives may have waited while the process was stopped.
-        self._stale_until = 0.0
+        # What arrives now was sent by the server after that.
+        self._sent_since = time.monotonic()
 
     def trouble(self) -> str:
         """Why it takes no calls; empty if it does."""
@@ -131,7 +133,11 @@ class Gateway:
         Once cancelled they have the setting `stop_patience` for that. Those that do not end are
         reported to their callers as stopped.
         """
-        ticking = asyncio.create_task(self._tick_for_ever(), name="agent-ticks")
+        loops = [
+            asyncio.create_task(self._tick_for_ever(), name="agent-ticks"),
+            asyncio.create_task(self._follow_connection(), name="agent-connection"),
+        ]
+        stop = self._bus.on_reconnect(self._trust_connection)
         try:
             async with AsyncExitStack() as exits:
                 exits.push_async_callback(self._end_calls)
@@ -142,14 +148,16 @@ class Gateway:
                     )
                 exits.push_async_callback(self._wait_calls, self._patience.total_seconds())
                 async with self._taking_calls():
-                    # The ticks go on during a stop: callers must not take it for silence.
-                    waiting = [ticking, self._retired]
-                    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                    if ticking.done():
-                        await ticking
+                    # The loops go on during a stop: callers must not take it for silence.
+                    waiting = [*loops, self._retired]
+                    done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                    for ended in done:
+                        await ended  # raises, if it is a loop
                 await self._wait_calls(self._times.drain)
         finally:
-            ticking.cancel()
+            stop()
+            for loop in loops:
+                loop.cancel()
 
     @asynccontextmanager
     async def _taking_calls(self) -> AsyncGenerator[None]:
@@ -200,9 +208,8 @@ class Gateway:
             self._begin(frame)
 
     def _why_not(self) -> tuple[Reason, str] | None:
-        now = time.monotonic()
-        if now > self._ticked_at + self._times.stopped_after or now < self._stale_until:
-            return Reason.STOPPED, "the agent was stopped while the request waited"
+        if time.monotonic() > self._sent_since + self._times.stale_after:
+            return Reason.STOPPED, "the request may have waited too long on its way to the agent"
         if self._is_stopping:
             return Reason.STOPPED, "the agent is being stopped"
         if self._load.is_full:
@@ -313,10 +320,6 @@ class Gateway:
 
     def _tick(self) -> None:
         now = time.monotonic()
-        if now > self._ticked_at + self._times.stopped_after:
-            self._log.warning("was_stopped", seconds=round(now - self._ticked_at, 1))
-            self._stale_until = now + self._times.tick
-        self._ticked_at = now
         self._beat()
         for call_id, call in list(self._calls.items()):
             if now > call.received_at + self._times.silence:
@@ -324,3 +327,24 @@ class Gateway:
                 self._cancel(call_id)
             elif now > call.sent_at + self._times.working_every - self._times.tick:
                 call.say_working()
+
+    async def _follow_connection(self) -> NoReturn:
+        """Learn how old what arrives may be: no older than the last ping that was answered."""
+        within = timedelta(seconds=self._times.stale_after)
+        while True:
+            asked_at = time.monotonic()
+            is_answered = await self._bus.ping(within)
+            # What came before the answer is dealt with by then.
+            await asyncio.sleep(self._times.tick)
+            if is_answered:
+                self._trust_since(asked_at)
+
+    def _trust_since(self, sent_since: float) -> None:
+        seconds = sent_since - self._sent_since
+        if seconds > self._times.stale_after:
+            self._log.warning("stood_still", seconds=round(seconds, 1))
+        self._sent_since = max(self._sent_since, sent_since)
+
+    def _trust_connection(self) -> None:
+        """Nothing that was sent earlier arrives through a new connection."""
+        self._sent_since = time.monotonic()

@@ -1,9 +1,9 @@
 """One seed of the campaign of distributors, phase by phase.
 
-`points`: they die at each point between two writes. `storm`: they die at any time, while targets,
-hub and the names of the clusters are broken. `plans`: in peace, `fleetbus plan` and then what it
-announced. `steps`: what needs a certain order of events. After each phase everything is mended, and
-what there is is written down once the fleet is quiet.
+`points`: they, or the agents of targets, die at each point between two writes. `storm`: they die at
+any time, while targets, agents, hub and the names of the clusters are broken. `plans`: in peace,
+`fleetbus plan` and then what it announced. `steps`: what needs a certain order of events. After
+each phase everything is mended, and what there is is written down once the fleet is quiet.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from typing import Any, Final
 import orjson
 
 from faults.distributors import plans
+from faults.distributors.agent_faults import AgentFaults
 from faults.distributors.faults import Faults
 from faults.distributors.history import read_history
 from faults.distributors.kill_points import AFTER, BEFORE, POINTS
 from faults.distributors.processes import Processes
-from faults.distributors.settings import DISTRIBUTORS, SETTLE_SECONDS, TARGETS
+from faults.distributors.settings import DIRECT, DISTRIBUTORS, SETTLE_SECONDS, TARGETS
+from faults.distributors.stage import Stage
 from faults.distributors.state import hub_client, read_state
 from faults.distributors.state_checks import check_state
-from faults.distributors.steps import STEPS, Stage
+from faults.distributors.steps import STEPS
 from faults.distributors.users import PLAIN, Users
 from faults.distributors.world import World, running_world
 from faults.rig.records import Violation
@@ -101,6 +103,7 @@ class _Campaign:
         self._client = client
         self._random = Random(f"distributors/{plan.seed}")
         self._faults = Faults(world, Random(f"faults/{plan.seed}"))
+        self._agent_faults = AgentFaults(world, Random(f"agents/{plan.seed}"))
 
     @property
     def _processes(self) -> Processes:
@@ -154,8 +157,9 @@ class _Campaign:
             await self._world.rig.servers.heal(name)
         for cluster in self._world.rig.clusters.values():
             cluster.faults.clear()
-        for name in TARGETS[:3]:
+        for name in DIRECT:
             self._world.point(name, name)
+        await self._world.agents.heal()
         await self._world.rename_back()
         self._users.make_calm()
         await self._processes.start()
@@ -213,7 +217,11 @@ class _Campaign:
 
     async def _storm(self) -> None:
         acting = self._users.keep_acting(0.02, 0.5)
-        async with beside(users=acting, faults=self._faults.keep_breaking()):
+        async with beside(
+            users=acting,
+            faults=self._faults.keep_breaking(),
+            agents=self._agent_faults.keep_breaking(),
+        ):
             before = self._processes.kills
             while self._processes.kills - before < self._plan.kills:
                 await self._processes.start()

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import orjson
 
+from faults.distributors.call_checks import check_calls
 from faults.distributors.history import History, read_history
 from faults.distributors.kill_points import POINTS, RARE
 from faults.distributors.settings import DISTRIBUTORS, SETTLE_SECONDS
@@ -74,6 +75,7 @@ def _violations(records: DistributorRecords) -> Iterator[Violation]:
     yield from check_marks(records.history)
     yield from check_deletions(records.history)
     yield from check_waves(records.history, records.log)
+    yield from check_calls(records.sent)
     if records.meta["settled_seconds"] >= SETTLE_SECONDS:
         yield Violation("R10 idle", f"still writing after {SETTLE_SECONDS} s in which all was well")
     yield from _check_reported(records)
@@ -92,10 +94,14 @@ def _check_reported(records: DistributorRecords) -> Iterator[Violation]:
 
 
 def _check_ended(records: DistributorRecords) -> Iterator[Violation]:
-    """No fault ends a process."""
+    """No fault ends a process; an agent that is asked to end does so in good order."""
     for line in records.log:
-        if line["kind"] == "ended" and line["status"] != _KILLED:
+        if line["kind"] == "ended" and line["status"] not in _statuses(line):
             yield Violation("ended", f"{line['process']} ended with status {line['status']}")
+
+
+def _statuses(ended: Json) -> tuple[int, ...]:
+    return (_KILLED, 0) if ended["terminated"] else (_KILLED,)
 
 
 def _check_plans(records: DistributorRecords) -> Iterator[Violation]:
@@ -129,4 +135,16 @@ def count_faults(records: DistributorRecords) -> dict[str, Any]:
             for line in records.log
             if line["kind"] == "fault" and line["phase"] == "begin" and line["t"] >= since
         )
+    )
+
+
+def count_agent_kills(records: DistributorRecords) -> int:
+    """Return how many agents ended by SIGKILL in a phase."""
+    since = records.meta["began"]
+    return sum(
+        line["kind"] == "ended"
+        and line["status"] == _KILLED
+        and line["process"] not in DISTRIBUTORS
+        and line["t"] >= since
+        for line in records.log
     )

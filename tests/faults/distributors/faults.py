@@ -1,4 +1,7 @@
-"""Faults around the distributors: targets, the hub, and which cluster is behind a name."""
+"""Faults around the distributors: targets, the hub, and which cluster is behind a name.
+
+Those of the agents are in `agent_faults`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from datetime import timedelta
 from random import Random
 from typing import Any, Final
 
-from faults.distributors.settings import AGENT, HUB, TARGETS
+from faults.distributors.settings import AGENT, DIRECT, HUB, TARGETS
 from faults.distributors.world import World
 from fleetbus_emulator.apiserver import Abort, Action, CutAnswer, Delay, Fail
 from fleetbus_emulator.apiserver.http.partition import Partition
@@ -19,29 +22,22 @@ _PAUSES: Final = (0.2, 1.5)
 _BACKUP_AGE: Final = (0.3, 3.0)
 
 
-class Faults:
-    """Seeded faults, one after the other.
+class SeededFaults:
+    """Faults in a seeded order, one after the other.
 
     Args:
         world: what breaks.
         random: the choices.
+
+    Attributes:
+        kinds: the weight of each kind, and what it does.
     """
+
+    kinds: dict[str, tuple[int, Callable[[], Awaitable[None]]]]
 
     def __init__(self, world: World, random: Random) -> None:
         self._world = world
         self._random = random
-        self.kinds: dict[str, tuple[int, Callable[[], Awaitable[None]]]] = {
-            "partition": (4, self.partition),
-            "deny": (3, self.deny),
-            "lose-answers": (4, self.lose_answers),
-            "slow": (2, self.slow),
-            "hub-loses-answers": (3, self.hub_loses_answers),
-            "hub-fails": (2, self.hub_fails),
-            "swap": (2, self.swap),
-            "rename": (2, self.rename),
-            "careless-rename": (1, self.careless_rename),
-            "restore-hub": (2, self.restore_hub),
-        }
 
     async def keep_breaking(self) -> None:
         """Each kind once, in any order, and then as the dice fall, until cancelled."""
@@ -62,6 +58,30 @@ class Faults:
 
     async def _last(self) -> None:
         await asyncio.sleep(self._random.uniform(*_SECONDS))
+
+
+class Faults(SeededFaults):
+    """Seeded faults of targets, the hub, and the names of clusters.
+
+    Args:
+        world: what breaks.
+        random: the choices.
+    """
+
+    def __init__(self, world: World, random: Random) -> None:
+        super().__init__(world, random)
+        self.kinds = {
+            "partition": (4, self.partition),
+            "deny": (3, self.deny),
+            "lose-answers": (4, self.lose_answers),
+            "slow": (2, self.slow),
+            "hub-loses-answers": (3, self.hub_loses_answers),
+            "hub-fails": (2, self.hub_fails),
+            "swap": (2, self.swap),
+            "rename": (2, self.rename),
+            "careless-rename": (1, self.careless_rename),
+            "restore-hub": (2, self.restore_hub),
+        }
 
     @asynccontextmanager
     async def _rule(self, cluster: str, action: Action, **match: Any) -> AsyncGenerator[None]:
@@ -132,7 +152,7 @@ class Faults:
 
     async def swap(self) -> None:
         """The kubeconfigs of two targets are exchanged."""
-        first, other = self._random.sample(TARGETS[:3], 2)
+        first, other = DIRECT
         self._world.point(first, other)
         self._world.point(other, first)
         try:

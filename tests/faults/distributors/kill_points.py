@@ -1,15 +1,17 @@
-"""The points between two writes of a distributor, at which it kills itself on demand.
+"""The points between two writes of a process, at which it kills itself on demand.
 
 Each request that writes has two: before it is sent, and after it was committed and answered, with
 nothing done about the answer. A point is named after its side and the request, like
 `after PUT hub/multiclusterresources/status`, or after its number since the process was armed, like
-`before write 3`. What a process writes, and where it dies, it notes in a file.
+`before write 3`. Distributors and agents have points: an agent passes a request on, and dies before
+it has told the distributor. What a process writes, and where it dies, it notes in a file.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +20,11 @@ import orjson
 from faults.distributors.settings import HUB
 from faults.rig.armed import Armed, die
 from fleetbus.kube.client import KubeClient
+from fleetbus.kube.connection.http import HttpResponse
+from fleetbus.kube.connection.response import Limits
 from fleetbus.kube.requests import Call
+from fleetbus_agent.call import AgentCall
+from fleetbus_agent.member_server import MemberServer
 
 BEFORE, AFTER = "before", "after"
 _PLURAL_IN_NAMESPACE: Final = 2
@@ -37,22 +43,37 @@ POINTS: Final = tuple(
         "DELETE target/configmaps",
         "PATCH target/serviceaccounts",
         "DELETE target/serviceaccounts",
+        "PATCH agent/configmaps",
+        "DELETE agent/configmaps",
+        "PATCH agent/serviceaccounts",
+        "DELETE agent/serviceaccounts",
     )
     for side in (BEFORE, AFTER)
 )
-"""All of them: what a distributor writes that the campaign does not name is a violation."""
+"""All of them: what is written that the campaign does not name is a violation."""
+AGENT_POINTS: Final = tuple(point for point in POINTS if " agent/" in point)
 RARE: Final = frozenset({"DELETE hub/configmaps"})
 """Writes that are points only by their number: of a stale leave record."""
+_CALL: Final = ContextVar("call", default="")
 
 
-def name_of(cluster: str, call: Call) -> str:
-    """The name of a write: `PATCH target/configmaps`."""
+def is_of_agents(point: str) -> bool:
+    """Whether agents come by at a point, and not distributors."""
+    return point in AGENT_POINTS
+
+
+def name_of(place: str, call: Call) -> str:
+    """The name of a write, sent by somebody at a place: `PATCH target/configmaps`."""
     parts = call.path.strip("/").split("/")
     tail = parts[2:] if parts[0] == "api" else parts[3:]
     if tail[0] == "namespaces" and len(tail) > _PLURAL_IN_NAMESPACE:
         tail = tail[_PLURAL_IN_NAMESPACE:]
     plural, subresource = tail[0], "".join(f"/{segment}" for segment in tail[2:])
-    return f"{call.method} {'hub' if cluster == HUB else 'target'}/{plural}{subresource}"
+    return f"{call.method} {place}/{plural}{subresource}"
+
+
+def _is_write(call: Call) -> bool:
+    return call.method != "GET" and "dryRun" not in (call.query or {})
 
 
 class KillPoints:
@@ -69,14 +90,14 @@ class KillPoints:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         self._file = os.open(folder / "writes.jsonl", flags, 0o644)
 
-    def wrap(self) -> None:
-        """Put all points in."""
+    def wrap_distributor(self) -> None:
+        """Put in the points of a distributor."""
         inner, points = KubeClient.request, self
 
         async def request(self: KubeClient, call: Call) -> bytes:
-            if call.method == "GET" or "dryRun" in (call.query or {}):
+            if not _is_write(call):
                 return await inner(self, call)
-            write = name_of(self.cluster, call)
+            write = name_of("hub" if self.cluster == HUB else "target", call)
             number = points.armed.count()
             points.pass_by(BEFORE, write, number)
             answer = await inner(self, call)
@@ -85,14 +106,37 @@ class KillPoints:
 
         KubeClient.request = request
 
-    def pass_by(self, side: str, write: str, number: int) -> None:
+    def wrap_agent(self) -> None:
+        """Put in the points of an agent; the notes name the call that is passed on."""
+        run, inner, points = AgentCall.run, MemberServer.send, self
+
+        async def run_named(self: AgentCall) -> None:
+            _CALL.set(self.frame.id)
+            await run(self)
+
+        async def send(
+            self: MemberServer, call: Call, limits: Limits, meant_uid: str
+        ) -> HttpResponse:
+            if not _is_write(call):
+                return await inner(self, call, limits, meant_uid)
+            write, number = name_of("agent", call), points.armed.count()
+            points.pass_by(BEFORE, write, number, call=_CALL.get())
+            response = await inner(self, call, limits, meant_uid)
+            points.pass_by(AFTER, write, number, call=_CALL.get())
+            return response
+
+        AgentCall.run = run_named
+        MemberServer.send = send
+
+    def pass_by(self, side: str, write: str, number: int, **more: str) -> None:
         """Note a write, and die if it is the one."""
         is_end = any(
             self.armed.is_at(point) for point in (f"{side} {write}", f"{side} write {number}")
         )
         if side == BEFORE or is_end:
             line = {"t": time.time(), "process": self._name, "side": side, "write": write}
-            os.write(self._file, orjson.dumps(line | {"dies": is_end, "number": number}) + b"\n")
+            line |= {"dies": is_end, "number": number, **more}
+            os.write(self._file, orjson.dumps(line) + b"\n")
         if is_end:
             die()
 

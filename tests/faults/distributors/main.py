@@ -20,9 +20,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from faults.distributors.call_checks import passed_on
 from faults.distributors.campaign import DistributorPlan, run_distributors
 from faults.distributors.checks import (
     check_distributors,
+    count_agent_kills,
     count_faults,
     read_distributor_records,
 )
@@ -38,7 +40,13 @@ _MUTATION_SEEDS: Final = (1, 2)
 
 @dataclass(frozen=True)
 class DistributorFigures:
-    """The figures of one phase."""
+    """The figures of one phase.
+
+    Attributes:
+        kills: of distributors.
+        at_points: of distributors and agents between two writes.
+        agent_writes: writes that agents passed on.
+    """
 
     seed: int
     phase: str
@@ -46,6 +54,8 @@ class DistributorFigures:
     seconds: float
     kills: int
     at_points: int
+    agent_kills: int
+    agent_writes: int
     faults: dict[str, int]
     user_changes: int
     writes: int
@@ -60,9 +70,11 @@ class DistributorFigures:
     def line(self) -> str:
         return (
             f"  {self.phase:6} {self.seconds:4.0f} s  kills {self.kills:3}"
-            f" ({self.at_points} at points)  faults {sum(self.faults.values()):3}"
+            f"  of agents {self.agent_kills:3} ({self.at_points} at points)"
+            f"  faults {sum(self.faults.values()):3}"
             f"  changes on the hub {self.user_changes:4}  writes {self.writes:5}"
-            f" ({self.deletions} deletions)  plans {self.plans}  orphans {self.orphans}"
+            f" ({self.deletions} deletions), {self.agent_writes} by agents"
+            f"  plans {self.plans}  orphans {self.orphans}"
             f"  settled {self.settled_seconds:4.1f} s  violations {len(self.violations)}"
         )
 
@@ -82,6 +94,8 @@ def check(phase: Path) -> DistributorFigures:
         seconds=meta["seconds"],
         kills=meta["kills"],
         at_points=sum(sending["dies"] and sending["t"] >= since for sending in records.sent),
+        agent_kills=count_agent_kills(records),
+        agent_writes=len([*passed_on([line for line in records.sent if line["t"] >= since])]),
         faults=count_faults(records),
         user_changes=sum(version.is_edit and version.t >= since for version in versions),
         writes=len(writes),

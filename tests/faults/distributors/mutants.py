@@ -1,4 +1,4 @@
-"""Distributors with one rule taken away, to see that the campaign notices (V6).
+"""Distributors and agents with one rule taken away, to see that the campaign notices (V6).
 
 Product code has no switches: what is taken away is patched here, in the process of the nursery.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace as changed
+from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from fleetbus.clusters.info import ClusterInfo
@@ -20,6 +21,7 @@ from fleetbus.owned_objects import claim as claims
 from fleetbus.owned_objects import decision
 from fleetbus.owned_objects.claim import Claim, Ownership
 from fleetbus.ownership import Owner
+from fleetbus_agent import gateway
 from fleetbus_distributor.hub.chunks import release
 from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.hub.rollout_state import GateState
@@ -34,7 +36,7 @@ from fleetbus_distributor.rollout.votes import Votes
 from fleetbus_distributor.rounds import cleanup, distribute
 from fleetbus_distributor.rounds.reconcile import Distributor
 from fleetbus_distributor.targets import apply, converge, remove
-from fleetbus_distributor.targets.outcome import ClusterOutcome
+from fleetbus_distributor.targets.outcome import ClusterOutcome, State
 from fleetbus_distributor.targets.target import Target
 from fleetbus_proto.resources import Resource
 from support.processes.patch import replace
@@ -199,6 +201,25 @@ def gates_pass() -> None:
     replace(Votes, "__call__", passed)
 
 
+def lost_is_undone() -> None:
+    """D2: an apply that was sent and not answered surely did not happen, so it is not on record."""
+    inner = ClusterOutcome.add
+
+    def add(
+        self: ClusterOutcome, state: State, reason: str, message: str, retry: timedelta | None
+    ) -> None:
+        if state is State.UNREACHABLE:
+            self.inventory = {key: owned for key, owned in self.inventory.items() if owned.uid}
+        inner(self, state, reason, message, retry)
+
+    replace(ClusterOutcome, "add", add)
+
+
+def calls_run_twice() -> None:
+    """Each agent of a cluster takes each call; they do not share them."""
+    replace(gateway, "AGENTS", "")
+
+
 class DistributorMutation(NamedTuple):
     """A rule that can be taken away, and the directed steps that show it."""
 
@@ -223,4 +244,6 @@ DISTRIBUTOR_MUTATIONS: Final[dict[str, DistributorMutation]] = {
     "ignore-protection": DistributorMutation(ignore_protection, ("protected",)),
     "release-chunks-first": DistributorMutation(release_chunks_first, ("chunked",)),
     "gates-pass": DistributorMutation(gates_pass, ("unvoted",)),
+    "lost-is-undone": DistributorMutation(lost_is_undone, ("answer_lost",)),
+    "calls-run-twice": DistributorMutation(calls_run_twice, ("two_agents",)),
 }

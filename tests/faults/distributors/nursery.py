@@ -1,21 +1,26 @@
-"""Distributor processes that start in milliseconds: a parent that has imported everything forks.
+"""Distributors and agents that start in milliseconds: a parent that has imported everything forks.
 
     python tests/run.py faults.distributors.nursery FOLDER [MUTATION]
 
 Each is a process of its own with connections of its own, and SIGKILL ends it like any other; only
 the seconds of importing are saved, hundreds of times. The parent reads commands and reports:
 
-    start NAME     →  started NAME PID, and later: ended NAME STATUS
+    start NAME ENVIRONMENT   →  started NAME PID, and later: ended NAME PID STATUS
+    kill NAME                →  ended NAME PID STATUS
+
+ENVIRONMENT is a JSON object of variables. One that runs is not started twice.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import select
 import signal
 import sys
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,19 +28,25 @@ from faults.distributors.kill_points import KillPoints
 from faults.distributors.mutants import DISTRIBUTOR_MUTATIONS
 from faults.distributors.settings import (
     ACK_WAIT,
+    AGENT_TIMES,
+    CALLER_TIMES,
     CHUNKED_FROM,
+    DISTRIBUTORS,
     LATER,
+    OBJECT_TIMEOUT,
     PART_BYTES,
     POLICY,
     RARELY,
     SWEEP,
 )
+from fleetbus.agent_calls.calls import agent_calls
 from fleetbus.bus import durables
-from fleetbus.worker import host
-from fleetbus_distributor import main as service
+from fleetbus.worker import connections, host
+from fleetbus_agent import main as agent_service
+from fleetbus_distributor import main as distributor_service
 from fleetbus_distributor.orphan_sweep import OrphanSweep
 from fleetbus_distributor.plan import intent
-from fleetbus_distributor.targets import target
+from fleetbus_distributor.targets import converge, target
 from support.processes.patch import replace
 
 if TYPE_CHECKING:
@@ -45,6 +56,8 @@ if TYPE_CHECKING:
     from fleetbus_distributor.targets.outcome import State
 
 _TICK: Final = 0.01
+_INPUT: Final = 0
+_MOST: Final = 64 * 1024
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)  # loaded before any fork
 
@@ -60,6 +73,9 @@ def shorten_waits() -> None:
     replace(durables, "ACK_WAIT", ACK_WAIT)
     replace(intent, "MAX_BYTES", CHUNKED_FROM)
     replace(intent, "PART_BYTES", PART_BYTES)
+    replace(converge, "OBJECT_TIMEOUT", OBJECT_TIMEOUT)
+    replace(connections, "agent_calls", partial(agent_calls, times=CALLER_TIMES))
+    replace(agent_service, "run", partial(agent_service.run, times=AGENT_TIMES))
     waits = {target.LATER: LATER, target.RARELY: RARELY}
     replace(target, "FINDINGS", _with_waits(waits))
     for module in [
@@ -76,7 +92,7 @@ def shorten_waits() -> None:
 
 
 class Nursery:
-    """Forks distributors, and reports their ends.
+    """Forks distributors and agents, and reports their ends.
 
     Args:
         folder: of the seed.
@@ -94,21 +110,35 @@ class Nursery:
         """Serve until the input ends."""
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until a child listens itself
         self._say("ready")
+        unread = b""
         while True:
-            readable, _, _ = select.select([sys.stdin], [], [], _TICK)
+            readable, _, _ = select.select([_INPUT], [], [], _TICK)
             if readable:
-                words = sys.stdin.readline().split()
-                if not words:
+                # Not by lines: those that a buffer holds are not readable for `select`.
+                data = os.read(_INPUT, _MOST)
+                if not data:
                     break
-                self._start(words[1])
+                *commands, unread = (unread + data).split(b"\n")
+                for command in commands:
+                    self._do(*command.decode().split(maxsplit=2))
             self._reap()
         for pid in self._children:
             os.kill(pid, signal.SIGKILL)
 
-    def _start(self, name: str) -> None:
+    def _do(self, command: str, name: str, environment: str = "{}") -> None:
+        pids = [pid for pid, child in self._children.items() if child == name]
+        if command == "kill":
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+                self._report(*os.waitpid(pid, 0))
+        elif not pids:
+            self._start(name, json.loads(environment))
+
+    def _start(self, name: str, environment: dict[str, str]) -> None:
         parent = os.getpid()
         pid = os.fork()
         if not pid:
+            os.environ.update(environment)
             self._become(name, parent)
         self._children[pid] = name
         self._say(f"started {name} {pid}")
@@ -125,8 +155,12 @@ class Nursery:
                 os.dup2(file, stream)
             points = KillPoints(self._folder, name)
             points.armed.listen()
-            points.wrap()
-            status = service.main([])
+            if name in DISTRIBUTORS:
+                points.wrap_distributor()
+                status = distributor_service.main([])
+            else:
+                points.wrap_agent()
+                status = agent_service.main([])
         finally:
             os._exit(status)
 
@@ -134,8 +168,11 @@ class Nursery:
         for pid in list(self._children):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
-                name = self._children.pop(pid)
-                self._say(f"ended {name} {pid} {os.waitstatus_to_exitcode(status)}")
+                self._report(pid, status)
+
+    def _report(self, pid: int, status: int) -> None:
+        name = self._children.pop(pid)
+        self._say(f"ended {name} {pid} {os.waitstatus_to_exitcode(status)}")
 
     def _say(self, words: str) -> None:
         print(words, flush=True)

@@ -7,15 +7,13 @@ and of the final state. Each step works on a MultiClusterResource of its own and
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Any, Final
 
+from faults.distributors.agent_steps import AGENT_STEPS
 from faults.distributors.settings import (
     AGENT,
-    DISTRIBUTORS,
     HUB,
     MAPS,
     NAMESPACE,
@@ -23,116 +21,14 @@ from faults.distributors.settings import (
     RENAMED,
     TARGETS,
 )
-from faults.distributors.users import Users
-from faults.distributors.world import World
+from faults.distributors.stage import ENOUGH, WITHIN, Stage, Step, at
 from faults.rig.records import Violation
 from fleetbus.ownership import PROTECT_ANNOTATION
-from fleetbus_emulator.apiserver import ApiError, Delay, StallWatch
+from fleetbus_emulator.apiserver import Delay, StallWatch
 
 Json = dict[str, Any]
-_WITHIN: Final = 40.0
-_ENOUGH: Final = 4.0
-"""Seconds in which a distributor would have done what it must not."""
 _BUDGET: Final = 50
 _OWNERS, _OBJECTS = 8, 7
-
-
-class Stage:
-    """Tools of a step."""
-
-    def __init__(self, world: World, users: Users) -> None:
-        self.world = world
-        self.users = users
-        self.processes = world.processes
-
-    def template(self, name: str, **data: str) -> Json:
-        metadata = {"name": name, "namespace": NAMESPACE}
-        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
-
-    def put(self, name: str, placement: Json, *templates: Json, **spec: Any) -> None:
-        """Create or replace a MultiClusterResource; by default it has one object of its name."""
-        all_templates = [*templates] or [self.template(name, k="v")]
-        self.users.replace(name, {"templates": all_templates, "placement": placement, **spec})
-
-    def copy(self, server: str, name: str) -> Json | None:
-        return self.world.rig.clusters[server].get(MAPS, NAMESPACE, name)
-
-    def uid(self, server: str, name: str) -> str:
-        return str((self.copy(server, name) or {"metadata": {"uid": ""}})["metadata"]["uid"])
-
-    def take_place(self, server: str, name: str, **metadata: Any) -> str:
-        """Put another object in the place of a copy; its UID."""
-        cluster = self.world.rig.clusters[server]
-        with suppress(ApiError):
-            cluster.delete(MAPS, NAMESPACE, name)
-        body = {"metadata": {"name": name, **metadata}, "data": {"stranger": "yes"}}
-        return str(cluster.create(MAPS, body, NAMESPACE)["metadata"]["uid"])
-
-    def remove(self, server: str, name: str) -> None:
-        """Delete an object by hand."""
-        with suppress(ApiError):
-            self.world.rig.clusters[server].delete(MAPS, NAMESPACE, name)
-
-    async def until(self, holds: Callable[[], object], within: float = _WITHIN) -> bool:
-        """Wait until something holds; whether it does."""
-        deadline = time.monotonic() + within
-        while not holds():
-            if time.monotonic() > deadline:
-                return False
-            await asyncio.sleep(0.05)
-        return True
-
-    async def placed(self, name: str, *servers: str) -> bool:
-        """Wait until the copies of one of `put` are there and on record."""
-        there = await self.until(lambda: all(self.copy(server, name) for server in servers))
-        return there and await self.until(lambda: self.ready(name))
-
-    def ready(self, name: str) -> bool:
-        """Whether everything of the latest spec is applied."""
-        resource: Json = self.users.read(name) or {}
-        status: Json = resource.get("status") or {}
-        conditions: list[Json] = status.get("conditions") or []
-        if not any(
-            condition["type"] == "Ready" and condition["status"] == "True"
-            for condition in conditions
-        ):
-            return False
-        return bool(status["observedGeneration"] == resource["metadata"]["generation"])
-
-    async def acted(self, name: str) -> None:
-        """Wait until the latest spec was looked at, and then for what should not follow."""
-
-        def is_observed() -> bool:
-            resource: Json = self.users.read(name) or {"metadata": {}}
-            status: Json = resource.get("status") or {}
-            return bool(status.get("observedGeneration") == resource["metadata"].get("generation"))
-
-        await self.until(is_observed)
-        await asyncio.sleep(_ENOUGH)
-
-    async def stop_all(self) -> None:
-        """No distributor runs until `start_all`."""
-        self.processes.kept_down.update(DISTRIBUTORS)
-        await self.processes.kill(*DISTRIBUTORS, why="step")
-
-    async def start_all(self) -> None:
-        self.processes.kept_down.clear()
-        await self.processes.start()
-
-    async def drop(self, *names: str) -> None:
-        """Delete MultiClusterResources, and wait until they are gone."""
-        for name in names:
-            with suppress(ApiError):
-                self.users.delete(name)
-        await self.until(lambda: not any(self.users.read(name) for name in names))
-
-
-Step = Callable[[Stage], AsyncGenerator[Violation]]
-
-
-def at(*names: str) -> Json:
-    """A placement by names."""
-    return {"clusters": [{"name": name} for name in names]}
 
 
 async def relabelled(stage: Stage) -> AsyncGenerator[Violation]:
@@ -143,7 +39,7 @@ async def relabelled(stage: Stage) -> AsyncGenerator[Violation]:
     await stage.placed("s-fuse", *TARGETS)
     for name in TARGETS[:3]:
         stage.world.labels(name, fused=None)
-    await asyncio.sleep(_ENOUGH)
+    await asyncio.sleep(ENOUGH)
     gone = [name for name in TARGETS if not stage.copy(name, "s-fuse")]
     if gone:
         yield Violation("D8 fuse", f"relabelled clusters lost their objects: {gone}")
@@ -163,7 +59,7 @@ async def many_owners(stage: Stage) -> AsyncGenerator[Violation]:
         stage.put(one, selector, *(stage.template(part, k="v") for part in parts))
     await stage.until(lambda: all(stage.ready(owner) for owner in owners))
     stage.world.labels("t1", budget=None)
-    await asyncio.sleep(_ENOUGH)
+    await asyncio.sleep(ENOUGH)
     every = [part for parts in objects.values() for part in parts]
     gone = sum(stage.copy("t1", part) is None for part in every)
     if gone > _BUDGET:
@@ -179,7 +75,7 @@ async def stranger(stage: Stage) -> AsyncGenerator[Violation]:
     await stage.stop_all()
     uid = stage.take_place("t1", "s-strange")
     await stage.start_all()
-    await asyncio.sleep(_ENOUGH)
+    await asyncio.sleep(ENOUGH)
     stage.put("s-strange", at("t2"))
     await stage.acted("s-strange")
     if stage.uid("t1", "s-strange") != uid:
@@ -209,17 +105,17 @@ async def swapped(stage: Stage) -> AsyncGenerator[Violation]:
     """W13: while two kubeconfigs are exchanged, nobody writes to the wrong cluster."""
     stage.put("s-swap", at("t1"))
     await stage.placed("s-swap", "t1")
-    stage.world.point("t1", "t2")
-    stage.world.point("t2", "t1")
+    stage.world.point("t1", "t3")
+    stage.world.point("t3", "t1")
     await asyncio.sleep(1)
     stage.put("s-swap", at("t1"), stage.template("s-swap", k="new"))
-    await asyncio.sleep(_ENOUGH)
-    if stage.copy("t2", "s-swap"):
-        yield Violation("W13 wrong cluster", "an object of t1 was written to t2")
+    await asyncio.sleep(ENOUGH)
+    if stage.copy("t3", "s-swap"):
+        yield Violation("W13 wrong cluster", "an object of t1 was written to t3")
     stage.world.point("t1", "t1")
-    stage.world.point("t2", "t2")
+    stage.world.point("t3", "t3")
     await stage.placed("s-swap", "t1")
-    stage.remove("t2", "s-swap")
+    stage.remove("t3", "s-swap")
     await stage.drop("s-swap")
 
 
@@ -230,7 +126,7 @@ async def unrendered(stage: Stage) -> AsyncGenerator[Violation]:
     await stage.placed("s-render", *TARGETS)
     uid = stage.uid("t2", "s-render")
     stage.world.labels("t2", region=None)
-    await asyncio.sleep(_ENOUGH)
+    await asyncio.sleep(ENOUGH)
     if stage.uid("t2", "s-render") != uid:
         yield Violation("D1 unrendered", "an object was deleted whose template has an error")
     stage.world.labels("t2", region="r-t2")
@@ -241,7 +137,7 @@ async def crashed(stage: Stage) -> AsyncGenerator[Violation]:
     """D2: what was applied just before a crash is on record, and goes where nobody wants it."""
     stage.processes.arm("after PATCH target/configmaps")
     stage.put("s-crash", at("t1"))
-    await stage.processes.death(_WITHIN)
+    await stage.processes.death(WITHIN)
     await stage.stop_all()
     stage.put("s-crash", at("t2"))
     await stage.start_all()
@@ -257,7 +153,7 @@ async def unreachable(stage: Stage) -> AsyncGenerator[Violation]:
     await stage.placed("s-away", "t1", "t3")
     await stage.world.rig.servers.partition("t3")
     stage.users.delete("s-away")
-    await asyncio.sleep(_ENOUGH)
+    await asyncio.sleep(ENOUGH)
     await stage.world.rig.servers.heal("t3")
     if not await stage.until(lambda: not stage.copy("t3", "s-away")):
         yield Violation("D7 let go", "an object of a cluster that was away was left over")
@@ -326,7 +222,7 @@ async def two_names(stage: Stage) -> AsyncGenerator[Violation]:
     await stage.placed("s-names", RENAMED)
     uid = stage.uid(RENAMED, "s-names")
     stage.world.join(NEW_NAME, RENAMED)
-    await asyncio.sleep(1)
+    await stage.hub_knows(NEW_NAME)
     stage.put("s-names", at(NEW_NAME))
     await stage.acted("s-names")
     if stage.uid(RENAMED, "s-names") != uid:
@@ -384,7 +280,7 @@ async def unvoted(stage: Stage) -> AsyncGenerator[Violation]:
     new = stage.template("s-wave", k="new")
     stage.put("s-wave", at("t1", "t2"), new, rollout=rollout)
     await stage.until(lambda: (stage.copy("t1", "s-wave") or {}).get("data") == {"k": "new"})
-    await asyncio.sleep(_ENOUGH)
+    await asyncio.sleep(ENOUGH)
     if (stage.copy("t2", "s-wave") or {}).get("data") == {"k": "new"}:
         yield Violation("D17 vote", "the second wave opened without a vote")
     await stage.drop("s-wave")
@@ -408,5 +304,6 @@ STEPS: Final[dict[str, Step]] = {
         protected,
         chunked,
         unvoted,
+        *AGENT_STEPS,
     )
 }

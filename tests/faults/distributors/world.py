@@ -15,10 +15,12 @@ from typing import IO, Any
 
 import orjson
 
+from faults.distributors.agents import TOKEN, Agents, access_to, let_agents_log_in, open_agents
 from faults.distributors.processes import Processes, running_processes
 from faults.distributors.settings import (
     ACCOUNTS,
     AGENT,
+    BEHIND_AGENTS,
     HUB,
     MAPS,
     NAMESPACE,
@@ -49,20 +51,27 @@ class World:
 
     Attributes:
         rig: clusters, watchers and projector.
-        processes: the distributors.
+        processes: the distributors, and the agents.
+        agents: those of the targets that the hub cannot reach.
         log: what the campaign did.
         folder: of the seed.
     """
 
     def __init__(
-        self, rig: Rig, processes: Processes, log: list[Json], folder: Path, history: IO[bytes]
+        self,
+        rig: Rig,
+        processes: Processes,
+        agents: Agents,
+        log: list[Json],
+        folder: Path,
+        history: IO[bytes],
     ) -> None:
         self.rig = rig
         self.processes = processes
+        self.agents = agents
         self.log = log
         self.folder = folder
         self._history = history
-        self._restores = 0
         self.last_write = time.monotonic()
         """When a distributor last wrote anything but an event."""
         self.names: dict[str, str] = {name: name for name in TARGETS}
@@ -97,29 +106,23 @@ class World:
         self.rig.start_reconciler()
 
     def join(self, name: str, server: str, **labels: str) -> None:
-        """Add a cluster to the fleet."""
-        self.point(name, server)
+        """Add a cluster to the fleet; one behind an agent has no kubeconfig on the hub."""
         all_labels = {"tier": "a" if server in TARGETS[:2] else "b", "all": "yes", **labels}
         all_labels["region"] = f"r-{server}"
         reference = {"namespace": FLEET_NAMESPACE, "name": f"{name}-kubeconfig"}
-        self.hub.create(
-            CLUSTER_RESOURCE,
-            {
-                "metadata": {"name": name, "labels": all_labels},
-                "spec": {"kubeconfigSecretRef": reference},
-            },
-        )
+        spec: Json = {"kubeconfigSecretRef": reference}
+        if server in BEHIND_AGENTS:
+            spec = {"access": "Agent"}
+            self.agents.join(name, server)
+        else:
+            self.point(name, server)
+        metadata = {"name": name, "labels": all_labels}
+        self.hub.create(CLUSTER_RESOURCE, {"metadata": metadata, "spec": spec})
         self.names[name] = server
 
     def point(self, name: str, server: str) -> None:
         """Let the kubeconfig of a cluster lead to an API server."""
-        kubeconfig = self.rig.servers.kubeconfig()
-        context = next(entry for entry in kubeconfig["contexts"] if entry["name"] == server)
-        parts = {"contexts": server, "clusters": context["context"]["cluster"]}
-        document = {**kubeconfig, "current-context": server} | {
-            section: [entry for entry in kubeconfig[section] if entry["name"] == entry_name]
-            for section, entry_name in parts.items()
-        }
+        document = access_to(self.rig.servers, server)
         secret = {
             "metadata": {
                 "name": f"{name}-kubeconfig",
@@ -134,7 +137,10 @@ class World:
             self.hub.create(_SECRETS, secret)
 
     def leave(self, name: str, *, recorded: bool) -> None:
-        """Remove a cluster from the fleet, by an unjoin or by a careless deletion."""
+        """Remove a cluster from the fleet, by an unjoin or by a careless deletion.
+
+        Only an unjoin ends its agent: it revokes the agent's nkey.
+        """
         cluster = self.hub.get(CLUSTER_RESOURCE, None, name)
         if cluster is None:
             return
@@ -148,6 +154,7 @@ class World:
             if self.hub.get(MAPS, FLEET_NAMESPACE, f"left-{name}"):
                 self.hub.delete(MAPS, FLEET_NAMESPACE, f"left-{name}")
             self.hub.create(MAPS, {"metadata": metadata})
+            self.agents.leave(name)
         self.hub.delete(CLUSTER_RESOURCE, None, name)
 
     async def rename(self, *, recorded: bool) -> None:
@@ -233,11 +240,25 @@ async def running_world(folder: Path, mutation: str = "") -> AsyncGenerator[Worl
             valkey_url=valkey.url,
             hub=HUB,
             resources=_WATCHED,
+            tokens=dict.fromkeys(BEHIND_AGENTS, TOKEN),
         ) as rig,
-        running_processes(folder, rig.shared, log, mutation) as processes,
     ):
-        with (folder / "history.jsonl").open("wb") as history:
-            world = World(rig, processes, log, folder, history)
-            world.set_up()
-            yield world
-            world.flush()
+        await let_agents_log_in(nats, folder)
+        _hide_targets(rig, folder)
+        async with (
+            running_processes(folder, rig.shared, log, mutation) as processes,
+            open_agents(folder, processes, rig.servers, nats) as agents,
+        ):
+            with (folder / "history.jsonl").open("wb") as history:
+                world = World(rig, processes, agents, log, folder, history)
+                world.set_up()
+                yield world
+                world.flush()
+
+
+def _hide_targets(rig: Rig, folder: Path) -> None:
+    """Let watchers, which run in the members, have the token, and the hub's services nothing."""
+    rig.servers.write_kubeconfig(rig.kubeconfig, token=dict.fromkeys(BEHIND_AGENTS, TOKEN))
+    of_hub = folder / "hub.kubeconfig"
+    of_hub.write_bytes(orjson.dumps(access_to(rig.servers, HUB)))
+    rig.shared = rig.shared.model_copy(update={"hub_kubeconfig": of_hub})

@@ -121,17 +121,18 @@ async def one_agent(
     cluster: Cluster | None = None,
     *,
     user: dict[str, Any] | None = None,
+    agent_url: str = "",
     times: Times = QUICK,
     caller_times: CallerTimes = QUICK_CALLER,
     **settings: Any,
 ) -> AsyncGenerator[OneAgent]:
-    """A cluster behind one agent, whose kubeconfig has this user."""
+    """A cluster behind one agent, whose kubeconfig has this user, and whose NATS this address."""
     own = cluster or Cluster("eu1")
     opened = agent_rig(nats_url, folder, times=times, caller_times=caller_times)
     async with serve([own]) as servers, opened as rig:
         document = servers.kubeconfig()
         document["users"][0]["user"] = user or {}
-        agent = await rig.start(document, **settings)
+        agent = await rig.start(document, nats_url=agent_url, **settings)
         async with rig.client() as client:
             yield OneAgent(rig, own, servers, client, agent)
 

@@ -6,7 +6,7 @@ import asyncio
 import pathlib
 import sys
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -62,24 +62,22 @@ def run_plan(
     config = resolve_hub(hub)
 
     async def main() -> int:
-        async with AsyncExitStack() as stack:
-            clusters, redis = await stack.enter_async_context(_connect(config, redis_url))
-            bus = await stack.enter_async_context(_bus(nats_url))
-            from fleetbus_cli.fleet import agents_called  # noqa: PLC0415 -- import cost
+        async with _connect(config, redis_url) as (clusters, redis), _bus(nats_url) as bus:
+            from fleetbus_cli.fleet import calling_agents  # noqa: PLC0415 -- cost
             from fleetbus_distributor.cli.planner import build_planner  # noqa: PLC0415 -- cost
 
-            await stack.enter_async_context(agents_called(clusters, bus))
             planner = await build_planner(clusters, redis, bus)
-            if name is not None:
-                plans = [await planner.plan_name(namespace, name)]
-            else:
-                plans = [await planner.plan_manifest(manifest) for manifest in manifests]
+            async with calling_agents(clusters, bus):
+                if name is not None:
+                    plans = [await planner.plan_name(namespace, name)]
+                else:
+                    plans = [await planner.plan_manifest(manifest) for manifest in manifests]
         return _print(plans, planner.unknown(), output)
 
     try:
         return run_on_hub(main())
     except BusError as e:
-        printer.note(f"fleetbus: the votes on gates cannot be read: {e}")
+        printer.note(f"fleetbus: neither votes on gates nor clusters with agents are reached: {e}")
         return _ERROR
 
 
@@ -102,7 +100,7 @@ def _print(plans: Sequence[Preview], notes: Sequence[str], output: str) -> int:
 
 @asynccontextmanager
 async def _bus(nats_url: str | None) -> AsyncGenerator[Bus | None]:
-    """The bus, if one is set: it has the votes, and agents are called over it."""
+    """The bus, if one is set: it has the votes, and leads to agents."""
     target = resolve_target(nats_url=nats_url)
     if not target.nats_url:
         yield None
