@@ -20,6 +20,7 @@ from fleetbus.bus.connection import connected
 from fleetbus.bus.jetstream import ensure_stream
 from support.api.rendered_chart import AUDIT, VALUES, Object, find, of_kind, render, secret
 from support.eventually import eventually
+from support.rows import each_row
 from support.servers.rendered_servers import rendered_nats, run_nats_probe, write_certificate
 
 ANOTHER = functools.partial(render, {"shards": 2})
@@ -67,6 +68,35 @@ def test_certificates_are_of_one_ca_and_for_the_names_that_clients_use():
         assert isinstance(issued.public_key(), EllipticCurvePublicKey)
     lasts = ca.not_valid_after_utc - ca.not_valid_before_utc
     assert lasts == timedelta(days=20 * 365)
+
+
+@each_row(
+    ("url", "name", "address"),
+    [
+        ("tls://nats.example.com:4222", "nats.example.com", None),
+        ("tls://a.example.com:4222,b.example.com:4222", "b.example.com", None),
+        ("tls://10.2.3.4:4222", None, "10.2.3.4"),
+        ("tls://[2001:db8::1]:4222", None, "2001:db8::1"),
+    ],
+)
+def test_s2_the_certificate_of_nats_is_for_the_address_of_agents(
+    url: str, name: str | None, address: str | None
+):
+    def hosts(values: Object, instance: str) -> tuple[set[str], set[str]]:
+        issued = certificate(render(values), f"{instance}-tls")
+        names = issued.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        addresses = map(str, names.get_values_for_type(x509.IPAddress))
+        return set(names.get_values_for_type(x509.DNSName)), set(addresses)
+
+    agents: Object = {"agents": {"enabled": True, "url": url}}
+    names, addresses = hosts(agents, "nats")
+    assert name is None or name in names
+    assert address is None or address in addresses
+    assert hosts(agents, "valkey") == hosts({}, "valkey")
+    issuer: Object = {"tls": {"issuerRef": {"name": "ca", "kind": "Issuer"}}}
+    spec = find(render({**agents, **issuer}), "Certificate", "fb-fleetbus-nats-tls")["spec"]
+    assert name is None or name in spec["dnsNames"]
+    assert address is None or address in spec["ipAddresses"]
 
 
 def test_s2_every_component_speaks_tls_with_the_embedded_stores():

@@ -36,8 +36,9 @@ def without_certificates(objects: list[Object]) -> dict[tuple[str, ...], Object]
     for obj in json.loads(json.dumps(objects)):
         if obj.get("type") == "kubernetes.io/tls":
             obj["data"] = dict.fromkeys(obj["data"], RANDOM)
-        if "ca.crt" in obj.get("stringData", {}):
-            obj["stringData"]["ca.crt"] = RANDOM
+        for field in ("stringData", "data"):
+            if "ca.crt" in (obj.get(field) or {}):
+                obj[field]["ca.crt"] = RANDOM
         meta: dict[str, Any] = obj["metadata"]
         by_name[obj["kind"], meta.get("namespace", ""), meta["name"]] = obj
     return by_name

@@ -50,7 +50,8 @@ class Release:
     def secrets(self) -> dict[str, Any]:
         """The data of each Secret."""
         secrets_listed = self.kubectl.list("secrets", "-n", NAMESPACE)
-        return {o["metadata"]["name"]: o["data"] for o in secrets_listed if "helm" not in o["type"]}
+        ours = [secret for secret in secrets_listed if "helm" not in secret["type"]]
+        return {secret["metadata"]["name"]: secret.get("data") for secret in ours}
 
     def generations(self) -> dict[str, int]:
         """Return how often each specification of pods has changed."""
@@ -120,6 +121,7 @@ def test_a_release_from_installation_to_removal(release: Release, tmp_path: Path
     check_second_fleet(release)
     check_larger_disk(release)
     check_renewal(release)
+    check_agents(release)
     check_removal(release)
     helm.upgrade(FIRST)  # the definitions that were kept do not stand in the way
     helm.done("uninstall", "fb")
@@ -186,6 +188,19 @@ def check_renewal(release: Release) -> None:
     release.helm.upgrade({**FIRST, "tls": {"rotate": "2"}})
     assert changed(rotated, release.secrets()) == set()
     assert changed(generations, release.generations()) == set()
+
+
+def check_agents(release: Release) -> None:
+    """Replaces the certificate of NATS once, for the name by which agents reach it."""
+    before = release.secrets()
+    agents = {**FIRST, "agents": {"enabled": True, "url": "tls://nats.example.com:4222"}}
+    release.helm.upgrade(agents)
+    enabled = release.secrets()
+    assert "fb-fleetbus-nats-tls" in changed(before, enabled)
+    assert "fb-fleetbus-valkey-tls" not in changed(before, enabled)
+    release.helm.upgrade(agents)
+    assert changed(enabled, release.secrets()) == set()
+    release.helm.upgrade(FIRST)
 
 
 def check_removal(release: Release) -> None:

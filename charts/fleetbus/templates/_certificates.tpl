@@ -65,7 +65,9 @@ cert-manager makes; empty without TLS. Takes [context, instance]. */}}
 {{- $agents := (index . 0).Values.agents -}}
 {{- $found := list -}}
 {{- if and (eq (index . 1) "nats") $agents.enabled $agents.url -}}
-{{- range splitList "," $agents.url -}}{{- $found = append $found (urlParse .).hostname -}}{{- end -}}
+{{- range splitList "," $agents.url -}}
+{{- $found = append $found (urlParse (ternary . (printf "tls://%s" .) (contains "://" .))).hostname -}}
+{{- end -}}
 {{- end -}}
 {{- $found | toJson -}}
 {{- end -}}

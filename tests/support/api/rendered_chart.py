@@ -94,6 +94,9 @@ VALUES: Final[dict[str, Object]] = {
     },
     "external": _EXTERNAL,
     "members decide": {"queryApi": {"authority": "member"}},
+    "members with agents": {
+        "agents": {"enabled": True, "url": "tls://nats.example.com:4222", "approval": True}
+    },
     "archive on a volume": {"archiver": {"enabled": True, "persistence": {"enabled": True}}},
     "no hub, no pool": {
         "hub": {"cluster": ""},
