@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,12 @@ from fleetbus.agent_calls.transport import client_through_agent
 from fleetbus.bus.connection import connected
 from fleetbus.errors import Unreachable
 from fleetbus.kube.connection.config import read_kube_config
+from fleetbus.process.access.nats import NatsAccess
 from fleetbus_agent.gateway import Gateway
 from fleetbus_agent.load import Load
 from fleetbus_agent.member_server import MemberServer
 from fleetbus_agent.settings import AgentSettings
+from fleetbus_cli.doctor.checks import calls_to_agents
 from support.eventually import eventually
 from support.objects import config_map
 from support.rigs.agent_trust import trust_rig
@@ -34,6 +37,15 @@ CALLERS = {
 }
 """Names of the connections of processes, by their user in the chart."""
 MAPS = "v1/configmaps"
+
+
+async def doctor_asks_an_agent(access: NatsAccess, user: str) -> None:
+    """In a pod of a component `fleetbus doctor` has the rights of that, and its inboxes."""
+    in_pod = replace(access, inbox_prefix=f"_INBOX.{user}")
+    async with calls_to_agents(in_pod) as calls:
+        assert calls is not None
+        async with client_through_agent(calls, "eu1") as client:
+            assert await client.get_json("/version")
 
 
 async def test_s3_s4_each_component_calls_an_agent_that_joined_and_an_unjoined_one_is_gone(
@@ -64,6 +76,7 @@ async def test_s3_s4_each_component_calls_an_agent_that_joined_and_an_unjoined_o
                         await client.apply(MAPS, written, field_manager=user)
                         assert len(await client.list(MAPS, "default")) >= 1
                         assert not bus.has_failed
+                    await doctor_asks_an_agent(rig.server.access(user), user)
                 rig.unjoin("eu1")
                 async with (
                     connected(rig.server.access("distributor"), name="distributor") as bus,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import pathlib
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from typing import Final
 
 from redis.exceptions import RedisError
 
@@ -24,7 +25,7 @@ from fleetbus_cli.api_url import split_api_url
 from fleetbus_cli.doctor.clusters import Watched, check_clusters, watched_resources
 from fleetbus_cli.doctor.expiry import check_kubeconfig, check_nats_files, check_tls_files
 from fleetbus_cli.doctor.hub import check_components, check_versions
-from fleetbus_cli.doctor.members import Member, check_members, read_members, unreadable
+from fleetbus_cli.doctor.members import check_members, read_members, unreadable
 from fleetbus_cli.doctor.nats import check_nats
 from fleetbus_cli.doctor.registrations import check_registrations
 from fleetbus_cli.doctor.server_certificates import (
@@ -37,6 +38,8 @@ from fleetbus_cli.hub import Hub, find_hub
 from fleetbus_cli.nats import connect_nats
 from fleetbus_cli.store import connect_store
 from fleetbus_cli.target import Target
+
+_INBOXES: Final = "_INBOX."
 
 
 async def check_fleet(
@@ -86,7 +89,8 @@ async def _check_access(given: Hub, nats: NatsAccess, watched: Watched) -> list[
             found.append(unreadable(e))
         else:
             namespaces = {member.namespace for member in members}
-            async with _agents(nats, members) as calls:
+            has_agents = any(member.info.access is ClusterAccess.AGENT for member in members)
+            async with calls_to_agents(nats) if has_agents else nullcontext() as calls:
                 await _collect(found, check_members(members, not_checked, calls))
             access = {member.info.name: member.info.access for member in members}
             await _collect(found, check_registrations(hub, access, namespaces))
@@ -96,16 +100,18 @@ async def _check_access(given: Hub, nats: NatsAccess, watched: Watched) -> list[
 
 
 @asynccontextmanager
-async def _agents(
-    access: NatsAccess, members: Sequence[Member]
-) -> AsyncGenerator[AgentCalls | None]:
-    """The way to agents, if any cluster has one; None if NATS does not let us in."""
+async def calls_to_agents(access: NatsAccess) -> AsyncGenerator[AgentCalls | None]:
+    """The way to agents; None if NATS does not let us in.
+
+    In the pod of a component the user of NATS gets the answers to that component only, after which
+    its inboxes are named, too (rule S4).
+    """
+    component = access.inbox_prefix.removeprefix(_INBOXES) or "cli"
     async with AsyncExitStack() as stack:
         calls: AgentCalls | None = None
-        if any(member.info.access is ClusterAccess.AGENT for member in members):
-            with suppress(BusError):  # which is a finding of its own
-                bus = await stack.enter_async_context(connect_nats(access, name="fleetbus-doctor"))
-                calls = await stack.enter_async_context(agent_calls(bus, "cli"))
+        with suppress(BusError):  # which is a finding of its own
+            bus = await stack.enter_async_context(connect_nats(access, name="fleetbus-doctor"))
+            calls = await stack.enter_async_context(agent_calls(bus, component))
         yield calls
 
 
