@@ -8,9 +8,15 @@ from typing import Any
 import pytest
 
 from fleetbus.agents.nkeys import make_seed
+from fleetbus.kube.unwatched_types import DENIED, SECRETS
 from fleetbus_agent.settings import AgentSettings
+from fleetbus_emulator.apiserver.auth.bootstrap_roles import bootstrap_objects
 from reference.agent_manifest import CHART, render_agent
+from support.api.conformance_client import Api
+from support.api.conformance_server import emulated
+from support.api.rbac import Call, allows, grants_to
 from support.api.rendered_chart import Object, find, helm
+from support.api.served_types import types_with
 from support.rows import each_row
 
 SEED = make_seed()
@@ -70,6 +76,47 @@ def test_the_owner_chooses_where_the_hub_may_write():
     assert environment(objects, "agent")["FLEETBUS_AGENT_READ_ONLY"] == "false"
     full = rights(render_agent({**LEAST, "access": {"mode": "full"}}))
     assert ("ClusterRoleBinding", "", "cluster-admin") in full
+
+
+def test_no_upgrade_changes_the_role_of_a_binding():
+    """An API server refuses that."""
+    roles: dict[tuple[str, str, str], str] = {}
+    for access in (
+        {"mode": "readOnly"},
+        {"mode": "namespaces", "namespaces": ["shop"], "impersonate": ["shop/admin"]},
+        {"mode": "namespaces", "namespaces": ["shop"], "role": "admin"},
+        {"mode": "full"},
+    ):
+        for obj in render_agent({**LEAST, "access": access}):
+            if obj["kind"].endswith("RoleBinding"):
+                metadata, role = obj["metadata"], obj["roleRef"]["name"]
+                place = (obj["kind"], metadata.get("namespace", ""), metadata["name"])
+                assert roles.setdefault(place, role) == role, place
+
+
+def test_the_watcher_watches_what_it_may_read_and_reports_no_other_type():
+    objects = render_agent(LEAST)
+    cluster_role = find(objects, "ClusterRole", f"{NAME}:{NAME}")
+    roles = {o["metadata"]["name"]: o for plural, o in bootstrap_objects() if "roles" in plural}
+    view = roles["system:aggregate-to-view"]
+    grants = grants_to("agent", [*cluster_role["rules"], *view["rules"]])
+    denied: list[str] = json.loads(environment(objects, "watcher")["FLEETBUS_WATCHER_DENY"])
+    assert set(denied) > set(DENIED)
+    with emulated(controllers=False) as server:
+        api = Api(server)
+        served = types_with(api, "list", "watch")
+        api.http.close()
+    refused = [
+        key
+        for key in {*served} - {*denied, SECRETS}
+        for group, _, plural in [key.partition("/")]
+        if not allows(grants, Call("agent", "list", "" if group == "core" else group, plural))
+    ]
+    assert refused == []
+    full = render_agent({**LEAST, "access": {"mode": "full"}})
+    assert json.loads(environment(full, "watcher")["FLEETBUS_WATCHER_DENY"]) == [*DENIED]
+    mine = render_agent({**LEAST, "watch": {"deny": ["core/events"]}})
+    assert json.loads(environment(mine, "watcher")["FLEETBUS_WATCHER_DENY"]) == ["core/events"]
 
 
 def test_its_settings_are_those_of_the_agent(monkeypatch: pytest.MonkeyPatch):
@@ -135,6 +182,7 @@ def test_a_new_join_starts_the_agent_anew_and_nothing_else_does():
         ({**LEAST, "access": {"impersonate": ["cd"]}}, "/access/impersonate/0"),
         ({**LEAST, "policy": {"deny": ["secrets"]}}, "/policy/deny/0"),
         ({**LEAST, "polici": {}}, "polici"),
+        ({**LEAST, "watch": {"deny": ["events"]}}, "/watch/deny/0"),
     ],
 )
 def test_a_wrong_value_is_refused_and_named(values: Object, message: str):

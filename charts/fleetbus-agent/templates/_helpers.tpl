@@ -58,3 +58,29 @@ readinessProbe:
   periodSeconds: 10
   timeoutSeconds: 5
 {{- end -}}
+
+{{/* What `*` leaves out, as a JSON list: what every watcher leaves out and, unless everything may be read, the types of
+Kubernetes that the ClusterRole `view` has no rights to. Each of them would be reported as failing. */}}
+{{- define "agent.denied" -}}
+{{- $found := list "core/events" "events.k8s.io/events" "coordination.k8s.io/leases" "core/endpoints" "discovery.k8s.io/endpointslices" -}}
+{{- if ne .Values.access.mode "full" -}}
+{{- $groups := dict
+  "core" "podtemplates"
+  "admissionregistration.k8s.io" "mutatingadmissionpolicies mutatingadmissionpolicybindings mutatingwebhookconfigurations validatingadmissionpolicies validatingadmissionpolicybindings validatingwebhookconfigurations"
+  "certificates.k8s.io" "certificatesigningrequests clustertrustbundles podcertificaterequests"
+  "coordination.k8s.io" "leasecandidates"
+  "flowcontrol.apiserver.k8s.io" "flowschemas prioritylevelconfigurations"
+  "internal.apiserver.k8s.io" "storageversions"
+  "networking.k8s.io" "ingressclasses ipaddresses servicecidrs"
+  "node.k8s.io" "runtimeclasses"
+  "rbac.authorization.k8s.io" "clusterrolebindings clusterroles rolebindings roles"
+  "resource.k8s.io" "deviceclasses devicetaintrules resourceslices"
+  "scheduling.k8s.io" "priorityclasses"
+  "storage.k8s.io" "csidrivers csinodes csistoragecapacities volumeattachments volumeattributesclasses"
+  "storagemigration.k8s.io" "storageversionmigrations" -}}
+{{- range $group, $plurals := $groups -}}
+{{- range splitList " " $plurals -}}{{- $found = append $found (printf "%s/%s" $group .) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- default $found .Values.watch.deny | toJson -}}
+{{- end -}}

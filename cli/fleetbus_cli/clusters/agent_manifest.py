@@ -12,9 +12,12 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from fleetbus.kube.unwatched_types import DENIED
+
 NAMESPACE: Final = "fleetbus-agent"
 _PLACEHOLDER: Final = "-placeholder"
 _CHECKSUM: Final = "checksum/registration"
+_VIEW: Final = ":rights:view"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +85,12 @@ def _kept(obj: dict[str, Any], install: AgentInstall) -> list[dict[str, Any]]:
 
 def _filled(obj: dict[str, Any], install: AgentInstall) -> dict[str, Any]:
     filled = cast("dict[str, Any]", _replaced(obj, install))
-    if filled["kind"] == "ClusterRoleBinding" and filled["metadata"]["name"].endswith(":rights"):
-        filled["roleRef"]["name"] = "cluster-admin" if install.rights == "full" else "view"
+    metadata: dict[str, Any] = filled["metadata"]
+    if filled["kind"] == "ClusterRoleBinding" and metadata["name"].endswith(_VIEW):
+        role = "cluster-admin" if install.rights == "full" else "view"
+        # Named after its role, which a binding cannot change.
+        metadata["name"] = f"{metadata['name'].removesuffix(_VIEW)}:rights:{role}"
+        filled["roleRef"]["name"] = role
     if filled["kind"] == "Deployment":
         template = filled["spec"]["template"]
         checksum = hashlib.sha256(f"{install.seed}\n".encode()).hexdigest()[:32]
@@ -92,6 +99,8 @@ def _filled(obj: dict[str, Any], install: AgentInstall) -> dict[str, Any]:
             for entry in container["env"]:
                 if entry["name"] == "FLEETBUS_AGENT_READ_ONLY":
                     entry["value"] = str(install.rights == "readOnly").lower()
+                if entry["name"] == "FLEETBUS_WATCHER_DENY" and install.rights == "full":
+                    entry["value"] = json.dumps(DENIED, separators=(",", ":"))
     return filled
 
 

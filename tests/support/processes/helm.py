@@ -26,11 +26,13 @@ class Helm:
         program: where it is.
         folder: for values and helm's own files.
         kubeconfig: of the hub; a missing one for commands that need no cluster.
+        namespace: of the release.
     """
 
     program: Path
     folder: Path
     kubeconfig: Path = Path("/nonexistent")
+    namespace: str = NAMESPACE
 
     def run(self, *arguments: str | Path, values: Object | None = None) -> tuple[int, str]:
         """Run a command; returns the status and the output."""
@@ -38,7 +40,7 @@ class Helm:
         file.write_text(json.dumps(values or {}))
         flags = ["--values", file] if values is not None else []
         done = subprocess.run(
-            [self.program, *arguments, *flags, "--namespace", NAMESPACE],
+            [self.program, *arguments, *flags, "--namespace", self.namespace],
             env={"HOME": str(self.folder), "KUBECONFIG": str(self.kubeconfig)},
             capture_output=True,
             text=True,
@@ -92,8 +94,8 @@ def helm_program(folder: Path, kubeconfig: Path = Path("/nonexistent")) -> Helm:
 
 
 @asynccontextmanager
-async def real_hub(folder: Path) -> AsyncGenerator[Kubectl]:
-    """A real API server; skips the test where none can be had."""
+async def real_hub(folder: Path, *, controllers: bool = False) -> AsyncGenerator[Kubectl]:
+    """A real API server, if wanted with controllers; skips the test where none can be had."""
     try:
         programs = find_programs()
     except ProgramsMissingError as e:
@@ -101,6 +103,8 @@ async def real_hub(folder: Path) -> AsyncGenerator[Kubectl]:
     plane = Plane("hub", folder / "hub", programs)
     try:
         await plane.start()
+        if controllers:
+            await plane.start_controllers()
         yield Kubectl(programs / "kubectl", plane.write_kubeconfig("admin", token=ADMIN_TOKEN))
     finally:
         await plane.aclose()
