@@ -37,6 +37,7 @@ WRITTEN = ["v1/configmaps", "v1/namespaces", "v1/events"]
 RULES = writer_rules(map(parse_resource, WRITTEN))
 VALUES: Object = {
     "credentials": {"seed": SEED},
+    "distributor": {"requireServiceAccount": False},  # its own rights are tried
     "watchers": {"clusters": [EU1, {"name": HUB, "watch": {"resources": RESOURCES}}]},
     "reconcilers": [
         {**SHOP, "controllers": ["shop"], "rules": writer_rules(map(parse_resource, WRITTEN))}
