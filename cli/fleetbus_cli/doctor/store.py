@@ -1,4 +1,4 @@
-"""Checks of Redis or Valkey: what it keeps over a restart, its room, its clock, its content."""
+"""Checks of Redis or Valkey: what it keeps, its replicas, its room, its clock, its content."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 from fleetbus.process.findings import Finding, error, ok, warning
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.store.cluster import ClusterRedis
+from fleetbus.store.sentinel import SentinelRedis
 from fleetbus_proto.keys import SnapshotKeys
 
 _NEARLY_FULL: Final = 0.8
@@ -32,6 +33,8 @@ async def check_store(redis: Redis, keys: SnapshotKeys) -> AsyncIterator[Finding
         info = cast("dict[str, Any]", await cast("Any", server).info())
         for finding in _server(about, info):
             yield finding
+        if isinstance(server, SentinelRedis):
+            yield _replicas(about, info)
         yield _clock(about, *(await cast("Any", server).time()))
     if empty := sorted(await SnapshotReader(redis, keys).empty_shards()):
         subject = "the snapshot is" if keys.shards == 1 else f"shards {empty} of the snapshot are"
@@ -60,6 +63,17 @@ def _persistence(about: str, info: Mapping[str, Any]) -> Finding:
         advice = "check its log: the disk may be full; it refuses writes until this is fixed"
         return error(about, "the last write of the append-only file failed", advice)
     return ok(about, "appendonly is on")
+
+
+def _replicas(about: str, info: Mapping[str, Any]) -> Finding:
+    count = int(info["connected_slaves"])
+    if count:
+        return ok(about, f"replicas that follow the master: {count}")
+    return warning(
+        about,
+        "no replica follows the master, so nobody can take over from it",
+        "see whether the other servers run, and what their logs say",
+    )
 
 
 def _room(about: str, info: Mapping[str, Any]) -> Finding:

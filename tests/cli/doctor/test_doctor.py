@@ -28,13 +28,16 @@ from fleetbus.bus.reader_groups import ReaderGroup, Selection, register
 from fleetbus.process.clock import rfc3339
 from fleetbus.process.findings import Finding, Severity
 from fleetbus.snapshot.records import ClusterRecord, ResourceRecord, ResourceState, ScopeRecord
+from fleetbus.store.connection import connect
 from fleetbus_cli.app import app
 from fleetbus_cli.doctor.clusters import check_clusters
 from fleetbus_cli.doctor.nats import check_nats
 from fleetbus_cli.doctor.store import check_store
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
 from fleetbus_reconciler.projector.reader_groups import ReaderGroups
+from support.eventually import eventually
 from support.processes.in_process_commands import status_of
+from support.servers.valkey_sentinel import valkey_with_sentinel
 from support.stores.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -164,6 +167,23 @@ async def test_p16_a_store_that_is_nearly_full_is_reported(snapshot: Snapshot, r
     used = int((await cast("Any", redis).info("memory"))["used_memory"])
     await cast("Any", redis).config_set("maxmemory", str(int(used / 0.85)))
     assert (await found(check_store(redis, snapshot.keys)))["store"].startswith("warning: uses")
+
+
+@pytest.mark.full
+async def test_p16_a_master_that_nobody_can_replace_is_reported(tmp_path: pathlib.Path):
+    async with valkey_with_sentinel(tmp_path) as servers:
+        redis = await connect(servers.url)
+
+        async def says(text: str) -> bool:
+            findings = [finding async for finding in check_store(redis, Snapshot(redis).keys)]
+            return any(text in finding.message for finding in findings)
+
+        try:
+            assert await says("replicas that follow the master: 1")
+            servers.replica.kill()
+            await eventually(lambda: says("no replica follows the master"))
+        finally:
+            await redis.aclose()
 
 
 # --- clusters -----------------------------------------------------------------------------------
