@@ -97,7 +97,7 @@ user default off resetkeys resetchannels -@all
 user probe on #{{ include "fleetbus.password" (list . "redis" "probe") | sha256sum }} resetkeys resetchannels -@all +ping +acl|load +client|kill
 {{- if gt (include "fleetbus.servers" (list . "valkey") | int) 1 }} +role
 user replica on #{{ include "fleetbus.password" (list . "redis" "replica") | sha256sum }} resetkeys resetchannels -@all +psync +replconf +ping
-user sentinel on #{{ include "fleetbus.password" (list . "redis" "sentinel") | sha256sum }} resetkeys allchannels -@all +ping +info +role +multi +exec +slaveof +replicaof +failover +subscribe +publish +config|rewrite +client|setname +client|kill +script|kill
+user sentinel on #{{ include "fleetbus.password" (list . "redis" "sentinel") | sha256sum }} resetkeys allchannels -@all +ping +info +role +multi +exec +slaveof +replicaof +failover +subscribe +publish +config|rewrite +client|setname +client|kill +client|pause +client|unpause +script|kill
 {{- end }}
 {{- range include "fleetbus.components" . | fromYamlArray }}
 {{- if .redis }}
