@@ -7,6 +7,7 @@ and non-ASCII characters in header values (rule B10).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Final
@@ -23,6 +24,7 @@ CONTENT_TYPE: Final = "application/msgpack"
 _SAFE = "!#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 _ID_BYTES: Final = 16
 _FORMAT_TEXT = str(FORMAT)
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 
 def encode_value(text: str) -> str:
@@ -98,8 +100,12 @@ def check_format(headers: Mapping[str, str] | None) -> None:
         MalformedMessage: the format header is missing or has an unknown version.
     """
     version = (headers or {}).get(FORMAT_HEADER)
-    if version != _FORMAT_TEXT:
-        raise MalformedMessage(f"format {version!r} is not {_FORMAT_TEXT!r}")
+    if version == _FORMAT_TEXT:
+        return
+    problem = f"format {version!r:.40} is not {_FORMAT_TEXT!r}"
+    if _NUMBER.fullmatch(version or "") and int(version or 0) > FORMAT:
+        problem += ": a newer release has published it, and readers are upgraded before publishers"
+    raise MalformedMessage(problem)
 
 
 def _ce_type(message: Message) -> str:

@@ -82,7 +82,10 @@ class SnapshotKeys:
         return self._only or self._in(self.shard_of(cluster))
 
     def generation(self, shard: int) -> str:
-        """STRING `<id>/<number of shards>`: of its content; missing if that was emptied (P13)."""
+        """STRING `<id>/<number of shards>`: of its content; missing if that was emptied (P13).
+
+        Behind it a release that stores another format than 1 writes ` <format> <release>`.
+        """
         return f"{self._in(shard)}:generation"
 
     def counter(self, shard: int) -> str:
@@ -235,6 +238,11 @@ class SnapshotKeys:
 def queue(controller: str, part: str) -> str:
     """One part of a controller's queue; the parts are listed in fleetbus.workqueue."""
     return f"fleetbus:{{q:{controller}}}:{part}"
+
+
+def queue_format(controller: str) -> str:
+    """STRING `<format> <release>`, by a release that stores another format; missing for 1."""
+    return queue(controller, "format")
 
 
 def queue_checkpoint(controller: str, durable: str) -> str:

@@ -12,6 +12,7 @@ from fleetbus.bus.durable_names import PROJECTOR
 from fleetbus.bus.durables import consumer_info, is_read
 from fleetbus.bus.jetstream import (
     Misconfigured,
+    NewerStream,
     check_bucket,
     check_distribution,
     check_prior_states,
@@ -82,6 +83,8 @@ def _stream(
 def _configuration(about: str, name: str, check: _Check, info: Mapping[str, Any]) -> Finding:
     try:
         check(info["config"])
+    except NewerStream as e:
+        return error(about, str(e), "run the newer release, or see docs/operations/upgrade.md")
     except Misconfigured as e:
         advice = "set it back with `nats stream edit`; the projector refuses to start otherwise"
         return error(about, str(e), advice)

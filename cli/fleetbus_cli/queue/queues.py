@@ -17,6 +17,7 @@ from fleetbus.snapshot.shards import find_shards
 from fleetbus.workqueue.controllers import list_controllers
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.redis import RedisQueue
+from fleetbus.workqueue.stored_format import check_format
 from fleetbus_cli.store import connect_store
 from fleetbus_cli.target import resolve_target
 from fleetbus_cli.unknown import UnknownName, unknown, unknown_cluster
@@ -56,10 +57,12 @@ async def open_queue(redis: Redis, controller: str) -> RedisQueue:
 
     Raises:
         UnknownName: it has none.
+        StoreError: a newer release has written it.
     """
     names = await list_controllers(redis)
     if controller not in names:
         raise unknown_controller(controller, names)
+    await check_format(redis, controller)
     return RedisQueue(redis, controller)
 
 

@@ -121,7 +121,10 @@ def read_index(data: bytes) -> Index:
     except (zlib.error, msgspec.DecodeError, RecursionError, UnicodeDecodeError) as e:
         raise ChunkDamaged(f"its index is damaged: {e}") from e
     if index.version != VERSION:
-        raise ChunkDamaged(f"it has format version {index.version}; this reader knows {VERSION}")
+        raise ChunkDamaged(
+            f"it has format version {index.version}, and this release knows {VERSION}: read it with"
+            " the newer fleetbus that wrote it"
+        )
     return index
 
 

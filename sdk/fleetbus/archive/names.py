@@ -17,6 +17,7 @@ from typing import Final
 
 ROOT: Final = "v1"
 SUFFIX: Final = ".jsonl.gz"
+_ROOTS: Final = re.compile(r"v[0-9]{1,9}")
 _TIME: Final = "%Y%m%dT%H%M%S"
 _NAME: Final = re.compile(r"(\d{8}T\d{9}Z)-(\d{8}T\d{9}Z)-(\d{1,20})-(\d{1,20})\.jsonl\.gz")
 _CREATED: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?Z")
@@ -87,6 +88,11 @@ def read_name(path: str) -> ChunkName | None:
     except ValueError:
         return None
     return ChunkName(parts[1], start, end, int(match[3]), int(match[4]))
+
+
+def is_newer_root(folder: str) -> bool:
+    """Whether a folder of the archive has chunks in a format that this release does not know."""
+    return _ROOTS.fullmatch(folder) is not None and int(folder[1:]) > int(ROOT[1:])
 
 
 def read_day(folder: str) -> date | None:

@@ -215,6 +215,7 @@ class Archive:
 
     async def _chunks(self, start: datetime, end: datetime) -> list[_Chunk]:
         """The chunks from start to end, with those right before and after, in order."""
+        await self._store.check_format()
         chunks = list[_Chunk]()
         for stream in await self._store.folders(ROOT):
             for day in _days(await self._store.folders(f"{ROOT}/{stream}"), start, end):

@@ -16,8 +16,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from fleetbus.archive.names import read_name
+from fleetbus.archive.names import ROOT, is_newer_root, read_name
 from fleetbus.errors import ArchiveError, ConfigError
+from fleetbus.process.release import release
 
 if TYPE_CHECKING:
     from obstore.store import (
@@ -139,6 +140,19 @@ class ArchiveStore:
         except Exception as e:  # noqa: BLE001 -- as above
             raise _translate("cannot list", folder, e) from None
         return sorted(entries)
+
+    async def check_format(self) -> None:
+        """Make sure that no newer release has stored chunks in a format of its own.
+
+        Raises:
+            ArchiveError: one has, or the archive cannot be listed.
+        """
+        if newer := [name for name in await self.folders("") if is_newer_root(name)]:
+            raise ArchiveError(
+                f"the archive has {newer[-1]}/, which a newer fleetbus has written, and this"
+                f" release, {release().version}, knows {ROOT}/. Nothing was changed. Run the newer"
+                " release, which reads both; to go on with this one, move that folder away"
+            )
 
     async def folders(self, folder: str) -> list[str]:
         """List the folders right below one, sorted, by their names.

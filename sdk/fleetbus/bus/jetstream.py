@@ -15,6 +15,7 @@ import structlog
 
 from fleetbus.bus.connection import Bus, NoStream
 from fleetbus.errors import BusError
+from fleetbus.process.stored_format import METADATA, why_newer
 from fleetbus_proto.keys import KV_BUCKET
 from fleetbus_proto.subjects import (
     DISTRIBUTION_STREAM,
@@ -114,7 +115,7 @@ def check_stream(config: Mapping[str, Any]) -> None:
     Raises:
         Misconfigured: a field differs.
     """
-    check_echo(f"stream {STREAM}", _stream_config(_limits_of(config)), config)
+    _check_configured(_stream_config(_limits_of(config)), config)
 
 
 def check_bucket(config: Mapping[str, Any]) -> None:
@@ -123,7 +124,7 @@ def check_bucket(config: Mapping[str, Any]) -> None:
     Raises:
         Misconfigured: a field differs.
     """
-    check_echo(f"stream KV_{KV_BUCKET}", _bucket_config(_limits_of(config)), config)
+    _check_configured(_bucket_config(_limits_of(config)), config)
 
 
 def check_prior_states(config: Mapping[str, Any], events: Mapping[str, Any]) -> None:
@@ -136,7 +137,7 @@ def check_prior_states(config: Mapping[str, Any], events: Mapping[str, Any]) -> 
     Raises:
         Misconfigured: a field differs.
     """
-    check_echo(f"stream {PRIOR_STREAM}", _prior_config(_limits_of(events)), config)
+    _check_configured(_prior_config(_limits_of(events)), config)
 
 
 def check_distribution(config: Mapping[str, Any], events: Mapping[str, Any]) -> None:
@@ -145,7 +146,7 @@ def check_distribution(config: Mapping[str, Any], events: Mapping[str, Any]) -> 
     Raises:
         Misconfigured: a field differs.
     """
-    check_echo(f"stream {DISTRIBUTION_STREAM}", _distribution_config(_limits_of(events)), config)
+    _check_configured(_distribution_config(_limits_of(events)), config)
 
 
 async def stream_info(bus: Bus, name: str = STREAM) -> dict[str, Any] | None:
@@ -160,6 +161,10 @@ async def stream_info(bus: Bus, name: str = STREAM) -> dict[str, Any] | None:
 
 class Misconfigured(BusError):
     """A stream, bucket or server is not as it must be; only a person can change that (rule B12)."""
+
+
+class NewerStream(Misconfigured):
+    """A newer release stores a format of its own in a stream or the bucket."""
 
 
 class ApiError(BusError):
@@ -272,8 +277,21 @@ async def _ensure(bus: Bus, settings: Mapping[str, Any], **at_creation: bool) ->
     if info is None:
         info = await _create(bus, {**settings, **at_creation})
         log.info("stream_created", stream=name)
-    check_echo(f"stream {name}", settings, cast("dict[str, Any]", info["config"]))
+    _check_configured(settings, cast("dict[str, Any]", info["config"]))
     return info
+
+
+def _check_configured(settings: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Compare a stream with the expected one, whose format comes first: it explains the rest."""
+    name = settings["name"]
+    metadata: Mapping[str, str] = config.get("metadata") or {}
+    back = (
+        "to go on with this one, stop every process, delete that stream, and start this release,"
+        " which makes it again and asks the clusters for what it needs"
+    )
+    if newer := why_newer(f"stream {name}", metadata.get(METADATA, ""), back=back):
+        raise NewerStream(newer)
+    check_echo(f"stream {name}", settings, config)
 
 
 async def _create(bus: Bus, settings: Mapping[str, Any]) -> dict[str, Any]:

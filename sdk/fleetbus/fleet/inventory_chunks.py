@@ -1,4 +1,4 @@
-"""Reads an intent that is too large for one status, from its chunks (rule D2).
+"""Reads an intent that is too large for one status, from its chunks (rule D2); checks the format.
 
 A chunk is an object of its own with a part of the intent, named by its content and never changed.
 The status lists the chunks with their hashes, so what is read is either what was recorded or is
@@ -17,6 +17,7 @@ import orjson
 
 from fleetbus.errors import FleetbusError
 from fleetbus.kube.client import KubeClient
+from fleetbus.process.stored_format import why_newer
 
 CHUNKS: Final = "fleetbus.dev/v1alpha1/inventorychunks"
 _AT_ONCE: Final = 8
@@ -27,6 +28,10 @@ Part: TypeAlias = dict[str, Any]
 
 class ChunkUnusable(FleetbusError):
     """A chunk is missing, damaged or malformed; the message names it."""
+
+
+class NewerStatus(ChunkUnusable):
+    """A newer release has written the status, and the chunks, in a format of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,20 @@ class ChunkRef:
     """On all of its clusters together."""
 
 
+def check_format(status: Mapping[str, Any]) -> None:
+    """Make sure that this release knows the format of a stored status.
+
+    Raises:
+        NewerStatus: it does not; nothing may be concluded from it, and nothing of it written.
+    """
+    back = (
+        "to go on with this one, remove the status: then what the templates name is taken over"
+        " again, and the rest is reported as orphaned"
+    )
+    if newer := why_newer("the status", str(status.get("format") or ""), back=back):
+        raise NewerStatus(newer)
+
+
 def is_chunked(status: Mapping[str, Any]) -> bool:
     """Whether the intent of a stored status is in chunks."""
     intent: Any = status.get("intent")
@@ -50,8 +69,9 @@ def refs_of(status: Mapping[str, Any]) -> list[ChunkRef]:
     """The chunks that a stored status lists; none if its intent is in the status itself.
 
     Raises:
-        ChunkUnusable: the list is malformed.
+        ChunkUnusable: the list is malformed, or a newer release has written the status.
     """
+    check_format(status)
     if not is_chunked(status):
         return []
     try:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from fleetbus.errors import FleetbusError, MalformedOwner
 from fleetbus.fleet.cached_reads import SNAPSHOT_FAILURE
-from fleetbus.fleet.inventory_chunks import ChunkUnusable, is_chunked, read_parts
+from fleetbus.fleet.inventory_chunks import ChunkUnusable, check_format, is_chunked, read_parts
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.selectors import LabelSelector
 from fleetbus.kube.trees import read_tree
@@ -183,7 +183,8 @@ class Intents:
 
     places: frozenset[Place]
     unreadable: frozenset[str]
-    """UIDs of those whose intent is malformed: nothing of theirs counts as an orphan."""
+    """UIDs of those whose intent is malformed, or of a newer release: nothing of theirs is an
+    orphan."""
     owners: frozenset[str]
     """The UIDs of all of them."""
 
@@ -221,6 +222,7 @@ async def read_intents(hub: KubeClient) -> Intents:
 
 async def _parts_of(hub: KubeClient, resource: Object) -> Sequence[Mapping[str, Any]]:
     status = cast("dict[str, Any]", resource.get("status") or {})
+    check_format(status)
     if is_chunked(status):
         return await read_parts(hub, str(resource["metadata"]["namespace"]), status)
     return [cast("dict[str, Any]", status.get("intent") or {})]

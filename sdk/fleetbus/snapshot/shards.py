@@ -1,7 +1,8 @@
-"""The number of shards that the snapshot was set up with, and its comparison with the setting.
+"""The number of shards that the snapshot was set up with, and its format; who may use it.
 
-It is part of each shard's generation, which every write reads anyway: a process with another number
-would look for a cluster in the wrong shard, and must not write or answer anything.
+Both are part of each shard's generation, which every write reads anyway: a process with another
+number would look for a cluster in the wrong shard, and one that does not know the format would
+misread what is there. Neither may write or answer anything.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from redis.exceptions import RedisError
 
 from fleetbus.errors import StoreError
+from fleetbus.process.stored_format import why_newer
 from fleetbus.process.waiting import wait_until_usable
 from fleetbus.store.connection import StoreEmpty
 from fleetbus_proto.keys import SnapshotKeys
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 
 _EMPTY: Final = "NOGENERATION"
 _WRONG: Final = "WRONGSHARDS "
+_EMPTY_IT: Final = (
+    "to go on with this one, stop every process, delete the keys fleetbus:{fleet:*, and start this"
+    " release: the snapshot is filled again from the clusters"
+)
 
 
 class WrongShards(StoreError):
@@ -33,6 +39,10 @@ class WrongShards(StoreError):
     """
 
 
+class NewerSnapshot(StoreError):
+    """A newer release wrote the snapshot in a format of its own. Nothing was written (P19)."""
+
+
 def make_generation(fresh: str, keys: SnapshotKeys) -> str:
     """A generation with the number of shards."""
     return f"{fresh}/{keys.shards}"
@@ -40,8 +50,7 @@ def make_generation(fresh: str, keys: SnapshotKeys) -> str:
 
 def shards_in(generation: str) -> int:
     """The number of shards in a generation; 1 if it names none."""
-    number = generation.rpartition("/")[2]
-    return int(number) if number.isdigit() else 1
+    return _read_end(generation)[0]
 
 
 def check_generation(raw: bytes | None, keys: SnapshotKeys) -> str:
@@ -50,12 +59,13 @@ def check_generation(raw: bytes | None, keys: SnapshotKeys) -> str:
     Raises:
         StoreEmpty: there is none (rule P13).
         WrongShards: it was set up with another number of shards.
+        NewerSnapshot: a newer release has written it.
     """
     if raw is None:
         raise _store_is_empty()
     generation = raw.decode()
-    if shards_in(generation) != keys.shards:
-        raise _wrong(shards_in(generation), keys)
+    if problem := _why_unusable(generation, keys):
+        raise problem
     return generation
 
 
@@ -65,8 +75,22 @@ def refusal(error: ResponseError, keys: SnapshotKeys) -> StoreError | None:
     if _EMPTY in text:
         return _store_is_empty()
     if _WRONG in text:
-        return _wrong(shards_in(text), keys)
+        # In the rare case that the shard was set up again since, the next attempt succeeds.
+        return _why_unusable(text, keys) or _wrong(shards_in(text), keys)
     return None
+
+
+def _read_end(generation: str) -> tuple[int, str]:
+    """The number of shards, and the mark of a newer format: `<id>/<shards>[ <mark>]`."""
+    number, _, mark = generation.rpartition("/")[2].partition(" ")
+    return (int(number) if number.isdigit() else 1), mark
+
+
+def _why_unusable(generation: str, keys: SnapshotKeys) -> StoreError | None:
+    shards, mark = _read_end(generation)
+    if newer := why_newer("the snapshot", mark, back=_EMPTY_IT):
+        return NewerSnapshot(newer)
+    return _wrong(shards, keys) if shards != keys.shards else None
 
 
 def _store_is_empty() -> StoreEmpty:
@@ -87,6 +111,7 @@ async def check_shards(redis: Redis, keys: SnapshotKeys) -> None:
 
     Raises:
         WrongShards: they differ.
+        NewerSnapshot: a newer release has written it.
     """
     names = map(keys.generation, range(keys.shards))
     generations = await asyncio.gather(*map(cast("Any", redis.get), names), return_exceptions=True)
@@ -110,7 +135,12 @@ async def find_shards(redis: Redis) -> SnapshotKeys:
     """Read the number of shards, for commands that have no setting; 1 before they are set up.
 
     Raises:
+        NewerSnapshot: a newer release has written it.
         redis.exceptions.RedisError: the store is away.
     """
     raw = cast("bytes | None", await redis.get(SnapshotKeys().generation(0)))
-    return SnapshotKeys(shards_in(raw.decode())) if raw else SnapshotKeys()
+    if not raw:
+        return SnapshotKeys()
+    keys = SnapshotKeys(shards_in(raw.decode()))
+    check_generation(raw, keys)
+    return keys

@@ -24,6 +24,7 @@ from fleetbus.worker.hosted import Hosted
 from fleetbus.worker.loop_guard import contain_exits, report_blocked_loop
 from fleetbus.worker.reader import Reader
 from fleetbus.workqueue.queue import QueuePolicy
+from fleetbus.workqueue.stored_format import wait_for_format
 
 
 def check_controllers(controllers: Sequence[Controller]) -> None:
@@ -67,6 +68,7 @@ async def run_controllers(
     check_controllers(controllers)
     if not controllers:
         return
+    await wait_for_format(connections.redis, (each.name for each in controllers), health)
     group, durable = reader_group(controllers), BoundDurable()
     states = BusStates(connections.bus)
     hosted = [

@@ -57,8 +57,9 @@ async def read_position(store: ArchiveStore, created: str) -> Position:
     """Find out how far a stream is archived.
 
     Raises:
-        ArchiveError: the archive cannot be listed.
+        ArchiveError: the archive cannot be listed, or has chunks of a newer release.
     """
+    await store.check_format()
     streams = await store.folders(ROOT)
     plain = stream_id(created)
     folders = [name for name in streams if age_of(name)[0] == plain]

@@ -16,6 +16,7 @@ import structlog
 from prometheus_client import Gauge
 
 from fleetbus.errors import FleetbusError, KubeError
+from fleetbus.fleet.inventory_chunks import NewerStatus
 from fleetbus.fleet.orphans import Orphan, find_orphans
 from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import MULTI_CLUSTER_RESOURCES
@@ -116,7 +117,10 @@ async def _write(hub: KubeClient, name: _Name, message: str) -> None:
     document = Document(hub, resource)
     before = document.status
     try:
+        document.check_format()
         await document.write_status(status.with_orphans(before, document.generation, message))
+    except NewerStatus:
+        return  # nothing of it may be written; the rounds report it
     except KubeError as e:
         # Most likely somebody else has just written it: the next sweep tries again.
         log.info("orphans_not_reported", namespace=name[0], name=name[1], error=str(e))

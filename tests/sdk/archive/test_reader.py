@@ -282,7 +282,7 @@ async def test_a_chunk_of_a_later_format_is_a_hole_that_names_its_version(
     path = await files.chunk(1, 60)
     path.write_bytes(data)
     _, (hole,) = await read(files.archive)
-    assert "format version 2; this reader knows 1" in hole.detail
+    assert "format version 2, and this release knows 1" in hole.detail
 
 
 async def test_a_chunk_that_is_deleted_while_it_is_read_is_a_hole(files: ArchiveFiles) -> None:

@@ -45,7 +45,7 @@ from fleetbus.snapshot.offsets.checkpoint_store import (
     claimed,
 )
 from fleetbus.snapshot.offsets.handled import Handled
-from fleetbus.snapshot.shards import WrongShards
+from fleetbus.snapshot.shards import NewerSnapshot, WrongShards
 from fleetbus_proto.keys import SnapshotKeys
 
 log = structlog.get_logger()
@@ -198,7 +198,7 @@ class OffsetCheckpoint:
                 self._log_once.reset()
             except (FleetbusError, RedisError) as e:
                 # NATS or Redis is away: the next check finds what is missed meanwhile.
-                if isinstance(e, WrongShards):  # what is read now is of other clusters
+                if isinstance(e, WrongShards | NewerSnapshot):  # what is read now is something else
                     self._settled.clear()
                 if self._log_once.should_log(str(e)):
                     names = {"consumer": self._consumer, "beside": self._beside.name}

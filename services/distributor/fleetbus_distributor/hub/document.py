@@ -16,7 +16,7 @@ import structlog
 
 from fleetbus.errors import Conflict, Forbidden, KubeError
 from fleetbus.finalizers import has_finalizer, with_finalizer, without_finalizer
-from fleetbus.fleet.inventory_chunks import ChunkUnusable, Part, is_chunked, refs_of
+from fleetbus.fleet.inventory_chunks import ChunkUnusable, Part, check_format, is_chunked, refs_of
 from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, FINALIZER, MULTI_CLUSTER_RESOURCES
 from fleetbus.process.redact import cut
@@ -66,6 +66,14 @@ class Document:
         self._chunks = chunks or ChunkStore()
         self._intent: Status = {}
         """Takes the place of the list of chunks in the stored status, once they are loaded."""
+
+    def check_format(self) -> None:
+        """Make sure that this release knows the format of the status.
+
+        Raises:
+            NewerStatus: it does not; the object may not be written.
+        """
+        check_format(self._stored)
 
     async def load_chunks(self, *, from_cache: bool = False) -> None:
         """Load the intent if it is in chunks; without that it cannot be read.

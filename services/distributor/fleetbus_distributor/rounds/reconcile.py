@@ -17,6 +17,7 @@ import structlog
 from fleetbus.clusters.leaving import LeaveRecords
 from fleetbus.deletions.budget import DeletionBudget
 from fleetbus.errors import Conflict, NotEngaged, NotFound, StoreError
+from fleetbus.fleet.inventory_chunks import NewerStatus
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.impersonation import ServiceAccount
 from fleetbus.ownership import MULTI_CLUSTER_RESOURCES, Owner, field_manager
@@ -26,7 +27,7 @@ from fleetbus_distributor.errors import ChunkError, IntentError, RolloutError, S
 from fleetbus_distributor.fleet_view import FleetView
 from fleetbus_distributor.hub import entries, status
 from fleetbus_distributor.hub.chunks import ChunkStore
-from fleetbus_distributor.hub.document import Document
+from fleetbus_distributor.hub.document import Document, KubeEvent
 from fleetbus_distributor.hub.status import Condition
 from fleetbus_distributor.kind import API_VERSION, KIND
 from fleetbus_distributor.off_loop import off_loop
@@ -100,6 +101,8 @@ class Distributor:
         self._leave_records = LeaveRecords(settings.namespace)
         self._hub_identity: tuple[KubeClient, str] | None = None
         """UID by client: a hub that was replaced has another client."""
+        self._newer = set[str]()
+        """UIDs of those whose status a newer release has written, and that were reported."""
         renderer = Renderer()
         self.executor = executor = Executor(
             limits=Limits(qps=settings.qps, burst=settings.burst, in_flight=settings.in_flight),
@@ -163,12 +166,31 @@ class Distributor:
         resource = await hub.get(MULTI_CLUSTER_RESOURCES, request.namespace, request.name)
         if resource is None:
             return None
+        document = Document(hub, resource, self._chunks)
         try:
-            retry = await step(fleet, hub, Document(hub, resource, self._chunks), hub_id)
+            document.check_format()
+            retry = await step(fleet, hub, document, hub_id)
+        except NewerStatus as newer:
+            retry = RARELY
+            await self._tell_newer(document, newer)
         except (Conflict, NotFound):
             # Somebody changed or removed it meanwhile: read it again.
             retry = AT_ONCE
         return Result(requeue_after=retry) if retry else None
+
+    async def _tell_newer(self, document: Document, newer: NewerStatus) -> None:
+        """Report a status of a newer release once, without a write to the object.
+
+        If the definition is older than the status, any write drops the fields that it lacks.
+        """
+        uid = str(document.metadata["uid"])
+        if uid not in self._newer:
+            self._newer.add(uid)
+            place = (document.metadata["namespace"], document.metadata["name"])
+            log.warning(
+                "status_of_a_newer_release", namespace=place[0], name=place[1], error=str(newer)
+            )
+            await document.emit_events([KubeEvent("NewerRelease", str(newer), is_warning=True)])
 
     async def _repair(
         self, fleet: FleetView, document: Document, hub_id: str, cluster: str

@@ -15,6 +15,7 @@ from fleetbus.store.connection import store_errors
 from fleetbus.workqueue.describe import View, describe
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.redis import RedisQueue
+from fleetbus.workqueue.stored_format import check_format
 from fleetbus_query_api.access.authorise import Access, Right
 from fleetbus_query_api.operations.controllers import KnownControllers
 from fleetbus_query_api.operations.hub_rights import require_on_hub
@@ -45,7 +46,7 @@ class QueueListing:
 
         Raises:
             ForbiddenProblem: the user may not list queues on the hub.
-            StoreError: the store does not answer.
+            StoreError: the store does not answer, or a newer release has written a queue.
             UnavailableProblem: the hub does not decide.
         """
         await require_on_hub(self._access, user, QUEUES)
@@ -61,6 +62,7 @@ class QueueListing:
     async def _describe(self) -> list[View]:
         views: list[View] = []
         for name in await self._controllers.list():
+            await check_format(self._redis, name)
             views.append(await describe(RedisQueue(self._redis, name), name))
             await asyncio.sleep(0)  # let others run
         return views

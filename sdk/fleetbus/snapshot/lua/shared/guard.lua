@@ -74,8 +74,9 @@ local function now_milliseconds()
   return string.format('%.0f', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))
 end
 
--- Why nothing may be written to this shard: it was emptied (rule P13), or divided otherwise (P16). A
--- generation ends with the number of shards.
+-- Why nothing may be written to this shard: it was emptied (rule P13), divided otherwise (P16), or
+-- written by a newer release. A generation ends with the number of shards, and in a newer format with a
+-- mark behind it.
 local function why_not_ours(held, shards)
   if not held then return 'NOGENERATION the store was emptied, or was never set up' end
   local found = string.match(held, '/(%d+)$')

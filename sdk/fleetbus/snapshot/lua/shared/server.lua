@@ -9,7 +9,8 @@ local function redis_identity()
   return (run or '') .. ' ' .. (history or '')
 end
 
--- Whether a generation says that the snapshot has this many shards; else nothing may be written.
+-- Whether a generation says that the snapshot has this many shards, in the format of this release; else
+-- nothing may be written.
 local function is_of(generation, shards)
   return string.match(generation, '/(%d+)$') == shards
 end
