@@ -102,6 +102,12 @@ dist: $(SYNCED) ## what a release publishes, into dist: wheels and sdists of one
 test-dist: $(SYNCED) ## install a release from an index on loopback, with each Python from 3.11 on that is here; PYTHON=3.12 for one
 	FLEETBUS_TEST_FULL=1 $(RUN) pytest tests/release --timeout 900 $(if $(PYTHON),-k 'not demo or $(PYTHON)')
 
+test-upgrade: $(SYNCED) ## this version beside the one before, forwards and back, a few minutes; FROM=commit for another one than the last release
+	$(if $(FROM),FLEETBUS_UPGRADE_FROM=$(FROM)) FLEETBUS_TEST_FULL=1 $(RUN) pytest tests/upgrade
+
+test-upgrade-cut: $(SYNCED) ## one such upgrade, in less than a minute once the version before is installed
+	$(if $(FROM),FLEETBUS_UPGRADE_FROM=$(FROM)) FLEETBUS_TEST_FULL=1 $(RUN) pytest tests/upgrade -k one_after_the_other
+
 e2e: $(SYNCED) ## on three real control planes of Kubernetes, half an hour; needs Go or KUBEBUILDER_ASSETS; E2E="campaign --seed 7" for a part, KUBE=1.37 for another release
 	$(if $(KUBE),FLEETBUS_KUBE=$(KUBE)) $(RUN) python tests/run.py e2e $(E2E)
 
@@ -121,4 +127,4 @@ format: $(SYNCED) ## let ruff mend what it can
 	$(RUN) ruff format
 	$(RUN) ruff check --fix
 
-.PHONY: help install demo up down check test test-emulator test-ui dist test-dist scenarios conformance bench faults faults-cut faults-cluster faults-workers faults-workers-cut faults-distributor faults-distributor-cut faults-watches faults-watches-cut e2e golden reference docs format
+.PHONY: help install demo up down check test test-emulator test-ui dist test-dist test-upgrade test-upgrade-cut scenarios conformance bench faults faults-cut faults-cluster faults-workers faults-workers-cut faults-distributor faults-distributor-cut faults-watches faults-watches-cut e2e golden reference docs format
