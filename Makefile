@@ -96,6 +96,10 @@ faults-watches: $(SYNCED) ## clients list and watch through the query API while 
 faults-watches-cut: $(SYNCED) ## the same in less than a minute, with a fresh seed
 	$(RUN) python tests/run.py faults.queries --cut
 
+soak: $(SYNCED) ## two hours of churn on 20 clusters with small faults: nothing may grow; HOURS= SEED=; with plots, in reports/soak
+	status=0; $(RUN) python tests/run.py soak $(if $(HOURS),--hours $(HOURS)) $(if $(SEED),--seed $(SEED)) || status=$$?; \
+	UV_PROJECT_ENVIRONMENT=$(CURDIR)/.tools/soak $(UV) run -q --locked --only-group soak python tests/run.py soak.plots; exit $$status
+
 dist: $(SYNCED) ## what a release publishes, into dist: wheels and sdists of one version, and their SBOM
 	UV=$(UV) $(RUN) python tests/run.py release.dist
 
@@ -127,4 +131,4 @@ format: $(SYNCED) ## let ruff mend what it can
 	$(RUN) ruff format
 	$(RUN) ruff check --fix
 
-.PHONY: help install demo up down check test test-emulator test-ui dist test-dist test-upgrade test-upgrade-cut scenarios conformance bench faults faults-cut faults-cluster faults-workers faults-workers-cut faults-distributor faults-distributor-cut faults-watches faults-watches-cut e2e golden reference docs format
+.PHONY: help install demo up down check test test-emulator test-ui dist test-dist test-upgrade test-upgrade-cut scenarios conformance bench faults faults-cut faults-cluster faults-workers faults-workers-cut faults-distributor faults-distributor-cut faults-watches faults-watches-cut soak e2e golden reference docs format

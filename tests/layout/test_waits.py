@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 TESTS = Path(__file__).parents[1]
-PACED = ("bench", "faults", "e2e", "emulator", "conformance", "support/kubelet")
+PACED = ("bench", "faults", "soak", "e2e", "emulator", "conformance", "support/kubelet")
 """Folders whose sleeps need no reason."""
 _PRIVATE = re.compile(r"_[A-Z]\w*")
 _PLACE = re.compile(r"(\w+\.)+_[A-Z]\w*")

@@ -136,6 +136,7 @@ class StackPlan:
         pool: one watcher for all clusters, instead of one for each.
         api: run the query API, too.
         secrets: watch Secrets, too, without their values.
+        settings: more environment variables of every service.
 
     Raises:
         PlanError: a name is not a DNS label or is listed twice, the hub is behind an agent, or a
@@ -153,6 +154,7 @@ class StackPlan:
     pool: bool = False
     api: bool = True
     secrets: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
         if not self.clusters:
@@ -241,6 +243,7 @@ def services(plan: StackPlan, *, nats_url: str, redis_url: str, api_port: int) -
         # NATS is next door: what it has not acknowledged by then, it never will.
         "FLEETBUS_WATCHER_STOP_PATIENCE": "1s",
         "FLEETBUS_WATCHER_SECRETS": str(plan.secrets).lower(),
+        **plan.settings,
     }
     shared = {
         **in_members,

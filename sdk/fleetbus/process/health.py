@@ -30,6 +30,10 @@ _BUILD_INFO: Final = Gauge(
     "Always 1; its labels are the version and the commit that the process runs.",
     ["version", "commit"],
 )
+_TASKS: Final = Gauge(
+    "fleetbus_event_loop_tasks",
+    "Tasks of the event loop that have not ended: bounded, whatever comes and goes.",
+)
 Check = Callable[[], str]
 """Returns the problem, or an empty string."""
 
@@ -109,6 +113,7 @@ class Health:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path == "/metrics":
+            _TASKS.set(len(asyncio.all_tasks()))
             encode, content_type = choose_encoder(request.headers.get("Accept", ""))
             return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
         checks = {"/healthz": self._alive, "/readyz": self._ready}.get(request.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pathlib
 import socket
 from collections.abc import AsyncGenerator
@@ -138,3 +139,27 @@ async def test_the_log_says_where_it_listens(health: Health):
         async with health.serve("127.0.0.1", 0) as port:
             pass
     assert [(line["host"], line["port"]) for line in logs] == [("127.0.0.1", port)]
+
+
+async def test_the_metrics_count_the_tasks_that_have_not_ended():
+    stop = asyncio.Event()
+    # The registry of the process, as services have it.
+    async with (
+        Health().serve("127.0.0.1", 0) as port,
+        http_client(f"http://127.0.0.1:{port}", trust_env=False) as client,
+    ):
+        before = tasks_in((await client.get("/metrics")).text)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(20):
+                group.create_task(stop.wait())
+            meanwhile = tasks_in((await client.get("/metrics")).text)
+            stop.set()
+        assert meanwhile == before + 20
+        assert tasks_in((await client.get("/metrics")).text) == before
+
+
+def tasks_in(metrics: str) -> float:
+    (line,) = [
+        each for each in metrics.splitlines() if each.startswith("fleetbus_event_loop_tasks")
+    ]
+    return float(line.split()[1])
