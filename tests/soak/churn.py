@@ -156,7 +156,7 @@ class Churn:
         return self._fleet.clients[self._fleet.clusters[0]]
 
     async def _try(self, step: Coroutine[Any, Any, None]) -> None:
-        """What a fault makes impossible is counted."""
+        """Run a step; one that a fault makes impossible is counted."""
         try:
             async with asyncio.timeout(_PATIENCE):
                 await step

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from random import Random
-from typing import Final
+from typing import Any, Final
+
+import aiohttp
 
 from fleetbus_devfleet.stack.plan import APISERVER, agent_of, watcher_of
 from fleetbus_devfleet.stack.stack import NATS, VALKEY
@@ -18,6 +21,7 @@ from support.processes.programs import installed
 BURST: Final = 150
 _AWAY_SECONDS: Final = (5.0, 60.0)
 _DOWN_SECONDS: Final = (0.0, 3.0)
+_TRIES: Final = 5
 
 
 class Faults:
@@ -89,17 +93,15 @@ class Faults:
         how = self._random.choice([Partition.HANG, Partition.REFUSE])
         self._fleet.note("away", cluster=cluster, how=how.value)
         self._fleet.away.add(cluster)
-        await self._fleet.admin.partition(cluster, how)
-        try:
-            await self._pause(_AWAY_SECONDS)
-        finally:
-            await self._fleet.admin.heal(cluster)
-            self._fleet.away.discard(cluster)
+        await _answered(lambda: self._fleet.admin.partition(cluster, how))
+        await self._pause(_AWAY_SECONDS)
+        await _answered(lambda: self._fleet.admin.heal(cluster))
+        self._fleet.away.discard(cluster)
 
     async def _expire(self) -> None:
         cluster = self._random.choice(self._fleet.clusters)
         self._fleet.note("expired", cluster=cluster)
-        await self._fleet.admin.compact(cluster)
+        await _answered(lambda: self._fleet.admin.compact(cluster))
 
     async def _restart_nats(self) -> None:
         await self._restart(NATS)
@@ -131,6 +133,16 @@ class Faults:
         self._fleet.note("joined", cluster=guest)
 
     async def _fleetbus(self, *words: str) -> None:
+        """Run a command, again if the hub was too busy to answer in time."""
+        output = ""
+        for _ in range(_TRIES):
+            status, output = await self._run_fleetbus(*words)
+            if status == 0:
+                return
+            self._fleet.note("refused", command=words[0], output=output)
+        raise AssertionError((words, output))
+
+    async def _run_fleetbus(self, *words: str) -> tuple[int | None, str]:
         layout = self._fleet.stack.plan.layout
         process = await asyncio.create_subprocess_exec(
             *installed("fleetbus", *words),
@@ -140,8 +152,17 @@ class Faults:
             stderr=asyncio.subprocess.STDOUT,
         )
         output, _ = await process.communicate()
-        assert process.returncode == 0, (words, output.decode())
+        return process.returncode, output.decode()
 
     async def _pause(self, seconds: tuple[float, float]) -> None:
         least, most = seconds
         await asyncio.sleep(self._random.uniform(least, min(most, 2 * self._pace)))
+
+
+async def _answered(ask: Callable[[], Awaitable[Any]]) -> None:
+    """Ask the admin endpoint until it answers: on a busy machine that may take a while."""
+    for _ in range(_TRIES):
+        with suppress(aiohttp.ClientError, TimeoutError):
+            await ask()
+            return
+    await ask()

@@ -13,7 +13,7 @@ MIB: Final = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How fast a series may grow.
+    """A limit of the growth of a series.
 
     Attributes:
         pattern: of the names of series.

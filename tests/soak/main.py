@@ -42,12 +42,12 @@ from soak.slopes import Sample, slope_of
 
 REPORT: Final = ROOT / "reports" / "soak"
 WARM_UP_SHARE: Final = 0.5
-"""Of the run: caches, windows and retentions fill, and everything is killed."""
+"""This share of the run is not evaluated: caches fill, and every process may be killed."""
 _LONGEST_WARM_UP_OF_LIFE: Final = 300.0
 _SAMPLES: Final = 240
 _INTERVALS: Final = (1.0, 15.0)
 _SETTLE: Final = timedelta(minutes=6)
-"""What is right comes within seconds; so long, because the machine may be busy with others."""
+"""It takes seconds; so long, because the machine may be busy with others."""
 _DISTRIBUTED_SECONDS: Final = 5.0
 
 
@@ -204,15 +204,13 @@ def evaluate(
     return slopes, growing
 
 
-def keep(folder: Path, figures: SoakFigures, *, with_logs: bool) -> None:
-    """Copy what was recorded to reports/soak."""
-    REPORT.mkdir(parents=True, exist_ok=True)
-    for name in ("samples.jsonl", "log.jsonl"):
-        shutil.copy(folder / name, REPORT / name)
-    (REPORT / "figures.json").write_text(json.dumps(asdict(figures), indent=2) + "\n")
-    if with_logs:
-        shutil.rmtree(REPORT / "logs", ignore_errors=True)
-        shutil.copytree(folder / "stack" / "logs", REPORT / "logs")
+def keep_records(folder: Path) -> None:
+    """Copy samples, log and the logs of the processes to reports/soak."""
+    shutil.rmtree(REPORT, ignore_errors=True)
+    REPORT.mkdir(parents=True)
+    for path in folder.glob("*.jsonl"):
+        shutil.copy(path, REPORT / path.name)
+    shutil.copytree(folder / "stack" / "logs", REPORT / "logs")
 
 
 def show(figures: SoakFigures) -> None:
@@ -257,13 +255,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     with scratch_folder("soak") as folder:
         try:
             figures = uvloop.run(run_soak(plan, folder))
-        except KeyboardInterrupt:
+        except BaseException as e:
+            keep_records(folder)  # of whatever there was
+            if not isinstance(e, KeyboardInterrupt):
+                raise
             print("stopped")
             return 130
-        has_failed = bool(figures.growing or figures.wrong)
-        keep(folder, figures, with_logs=has_failed)
+        keep_records(folder)
+    (REPORT / "figures.json").write_text(json.dumps(asdict(figures), indent=2) + "\n")
     show(figures)
-    return int(has_failed)
+    return int(bool(figures.growing or figures.wrong))
 
 
 def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:

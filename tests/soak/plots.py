@@ -27,7 +27,7 @@ plt: Any = import_module("matplotlib.pyplot")
 _REPORT: Final = Path(__file__).parents[2] / "reports" / "soak"
 _MIB: Final = 1024**2
 _POINTS: Final = 50
-"""Of each line: more would be seen by nobody, and weigh more."""
+"""Points of each line: more would be seen by nobody, and weigh more."""
 _PANELS: Final = {
     "processes": (
         ("memory/*", "resident memory, MiB", _MIB),

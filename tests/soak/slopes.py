@@ -16,9 +16,9 @@ from statistics import median
 from typing import Final
 
 PARTS: Final = 12
-"""Of the time that is evaluated: enough for 66 pairs, few enough that each holds a whole tooth."""
+"""Parts of the time that is evaluated: enough for 66 pairs, and each longer than a tooth."""
 _LEAST_PARTS: Final = 4
-"""Of one life; shorter ones show how a process warms up, and nothing else."""
+"""Parts of one life; shorter ones show how a process warms up, and nothing else."""
 _HOUR: Final = 3600.0
 
 
