@@ -87,7 +87,7 @@ class Member:
         return answer == "yes"
 
     def rights(self) -> set[str]:
-        """What of these the agent's account may do."""
+        """List those that the agent's account may do."""
         return {words for words in (*READS, *WRITES, *NEVER, ACTS, OWN) if self.may(words)}
 
     def generation(self) -> int:

@@ -34,7 +34,7 @@ class _Connections:
     hub: KubeClient
     clusters: Clusters
     nats_url: str | None
-    """Of the flag, for clusters behind agents."""
+    """That of the option, for clusters behind agents."""
 
 
 def run_orphans(

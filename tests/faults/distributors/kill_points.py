@@ -4,7 +4,7 @@ Each request that writes has two: before it is sent, and after it was committed 
 nothing done about the answer. A point is named after its side and the request, like
 `after PUT hub/multiclusterresources/status`, or after its number since the process was armed, like
 `before write 3`. Distributors and agents have points: an agent passes a request on, and dies before
-it has told the distributor. What a process writes, and where it dies, it notes in a file.
+it has answered the distributor. What a process writes, and where it dies, it notes in a file.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Processes:
         self.kept_down: set[str] = set()
         """Those that nobody starts again."""
         self.kills = 0
-        """Of distributors."""
+        """SIGKILLs of distributors."""
 
     def note(self, kind: str, **more: Any) -> None:
         """Append a line to the log of what was done."""
