@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +25,9 @@ from faults.distributors.write_checks import (
 )
 from faults.rig.records import Json, Violation, log_of, read_lines
 
-_KILLED: Final = -9
+_KILLED: Final = -signal.SIGKILL
+_UNHANDLED: Final = -signal.SIGTERM
+"""The status of a process that was about to start when it was asked to end."""
 
 
 @dataclass(frozen=True)
@@ -94,14 +97,14 @@ def _check_reported(records: DistributorRecords) -> Iterator[Violation]:
 
 
 def _check_ended(records: DistributorRecords) -> Iterator[Violation]:
-    """No fault ends a process; an agent that is asked to end does so in good order."""
+    """No fault ends a process; an agent that gets SIGTERM ends in good order, once it serves."""
     for line in records.log:
         if line["kind"] == "ended" and line["status"] not in _statuses(line):
             yield Violation("ended", f"{line['process']} ended with status {line['status']}")
 
 
 def _statuses(ended: Json) -> tuple[int, ...]:
-    return (_KILLED, 0) if ended["terminated"] else (_KILLED,)
+    return (_KILLED, _UNHANDLED, 0) if ended["terminated"] else (_KILLED,)
 
 
 def _check_plans(records: DistributorRecords) -> Iterator[Violation]:
