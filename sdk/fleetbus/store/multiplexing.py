@@ -190,6 +190,9 @@ class _MultiplexedPipeline(Pipeline):
             words = [word for command, _ in stack for word in command]
             raise await self._client.explain(words, error)
         self.raise_first_error(cast("Any", stack), replies)
+        # redis-py looks for errors of commands only; "loading" and "log in" are of the connection.
+        if error is not None:
+            raise error
 
 
 def _raised(reply: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from pathlib import Path
 
 import pytest
 import redis.exceptions as errors
@@ -15,6 +16,7 @@ from fleetbus.store import shared_connection
 from fleetbus.store.foreign_keys import ForeignKeyError
 from fleetbus.store.multiplexing import MultiplexingRedis
 from fleetbus_proto.keys import SnapshotKeys
+from support.stores.refusing_store import refusing_store
 
 
 @pytest.fixture
@@ -110,3 +112,19 @@ async def test_one_that_watches_keys_has_a_connection_of_its_own(client: Redis):
         with pytest.raises(errors.WatchError):
             await pipe.execute()
     assert await client.get("a") == b"meanwhile"
+
+
+async def test_one_that_a_store_refuses_while_it_loads_fails_the_call(
+    tmp_path: Path, transaction: bool
+):
+    """To redis-py this error is one of the connection, which a reply never is."""
+    async with refusing_store(tmp_path / "store") as store:
+        client = MultiplexingRedis.from_url(store.url)
+        try:
+            async with store.loading():
+                pipe = client.pipeline(transaction=transaction)
+                pipe.hgetall("hash")
+                with pytest.raises(errors.BusyLoadingError):
+                    await pipe.execute()
+        finally:
+            await client.aclose()
