@@ -155,7 +155,7 @@ class ArchiveStore:
             )
 
     async def folders(self, folder: str) -> list[str]:
-        """List the folders right below one, sorted, by their names.
+        """List the folders right below one, or below the archive itself, sorted, by their names.
 
         Raises:
             ArchiveError: it cannot be listed.
@@ -165,7 +165,7 @@ class ArchiveStore:
         try:
             listing = await obstore.list_with_delimiter_async(self._store, folder)
         except Exception as e:  # noqa: BLE001 -- as above
-            raise _translate("cannot list", folder, e) from None
+            raise _translate("cannot list", folder or "the archive", e) from None
         return sorted(
             str(path).rstrip("/").rsplit("/", 1)[-1] for path in listing["common_prefixes"]
         )

@@ -59,8 +59,8 @@ async def read_position(store: ArchiveStore, created: str) -> Position:
     Raises:
         ArchiveError: the archive cannot be listed, or has chunks of a newer release.
     """
-    await store.check_format()
     streams = await store.folders(ROOT)
+    await store.check_format()
     plain = stream_id(created)
     folders = [name for name in streams if age_of(name)[0] == plain]
     position = Position(created, is_first=not set(streams) - set(folders))
