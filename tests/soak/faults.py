@@ -75,7 +75,7 @@ class Faults:
 
     @property
     def _victims(self) -> list[str]:
-        names = {*self._fleet.processes()} - {APISERVER, NATS, VALKEY}
+        names = {*self._fleet.processes()} - {APISERVER, NATS, VALKEY} - self._fleet.down
         if self._spares:
             first = self._fleet.stack.plan.behind_agents[0]
             names -= {*SPARED, watcher_of(first), agent_of(first)}

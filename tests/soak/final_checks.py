@@ -76,12 +76,10 @@ async def settled(fleet: SoakFleet, within: timedelta) -> list[str]:
 
     with suppress(AssertionError):
         await eventually(is_settled, within)
-    return problems
+    return [*(f"ended by itself: {name}" for name in fleet.deaths), *problems]
 
 
 async def _problems(fleet: SoakFleet) -> list[str]:
-    if gone := fleet.ended():
-        return [f"ended by itself: {name}" for name in gone]
     state = await State.read(fleet)
     redis = await connect(fleet.stack.redis_url)
     try:

@@ -7,6 +7,7 @@ the pool, another worker, and the archiver.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator
@@ -38,6 +39,7 @@ GUEST: Final = -AGENTS - 1
 _START: Final = timedelta(seconds=60)
 _POOL, _WORKER, _ARCHIVER = "watcher-pool-2", "reconciler-2", "archiver"
 _MIB: Final = 1024**2
+_LOOK: Final = 1.0
 SPARED: Final = ("watcher-pool", "reconciler", "distributor", "query-api", _ARCHIVER)
 """Those that live through the part that is evaluated; with the first watcher and agent."""
 
@@ -67,6 +69,8 @@ class SoakFleet:
         clients: of all clusters, past any agent.
         log: what was done to them, with the seconds since the begin.
         away: clusters that nobody writes to, because they do not answer or have left.
+        down: processes that a fault has ended and not started again yet.
+        deaths: processes that have ended by themselves, which none should.
     """
 
     folder: Path
@@ -77,6 +81,8 @@ class SoakFleet:
     began: float = field(default_factory=time.monotonic)
     log: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     away: set[str] = field(default_factory=set[str])
+    down: set[str] = field(default_factory=set[str])
+    deaths: list[str] = field(default_factory=list[str])
 
     @property
     def clusters(self) -> list[str]:
@@ -118,6 +124,7 @@ class SoakFleet:
 
     def kill(self, name: str) -> None:
         """End a process as a crash would."""
+        self.down.add(name)
         if name in self.extras:
             self.extras[name].kill()
         else:
@@ -125,11 +132,22 @@ class SoakFleet:
 
     async def start(self, name: str) -> None:
         """Start one again; one of the stack is ready on return."""
+        self.down.add(name)
         if name in self.extras:
             await self.extras[name].stop()
             self.extras[name].respawn()
         else:
             await self.stack.restart(name)
+        self.down.discard(name)
+
+    async def revive(self) -> None:
+        """Note each process that ends by itself, and start it again, as Kubernetes would."""
+        while True:
+            for name in {*self.ended()} - self.down:
+                self.note("ended", process=name)
+                self.deaths.append(name)
+                await self.start(name)
+            await asyncio.sleep(_LOOK)
 
 
 def plan_of(folder: Path, clusters: int, stream_mib: int) -> StackPlan:

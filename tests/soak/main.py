@@ -130,6 +130,7 @@ async def run_soak(plan: SoakPlan, folder: Path) -> SoakFigures:
                 group.create_task(churn.drive_distributed(_DISTRIBUTED_SECONDS), name="users"),
                 group.create_task(readers.run(), name="readers"),
             ]
+            reviving = group.create_task(fleet.revive(), name="revive")
             stop = asyncio.Event()
             breaking = group.create_task(faults.run(stop), name="faults")
             await asyncio.sleep(plan.seconds * WARM_UP_SHARE)
@@ -140,8 +141,9 @@ async def run_soak(plan: SoakPlan, folder: Path) -> SoakFigures:
             end = fleet.now
             for task in endless:
                 task.cancel()
-        fleet.note("stopped")
-        wrong = await settled(fleet, _SETTLE)
+            fleet.note("stopped")
+            wrong = await settled(fleet, _SETTLE)
+            reviving.cancel()
         evaluated = (begin + plan.seconds * WARM_UP_SHARE, end)
         write_log(fleet, folder)
         series = read_samples(folder / "samples.jsonl")

@@ -26,7 +26,7 @@ plt: Any = import_module("matplotlib.pyplot")
 
 _REPORT: Final = Path(__file__).parents[2] / "reports" / "soak"
 _MIB: Final = 1024**2
-_POINTS: Final = 50
+_POINTS: Final = 40
 """Points of each line: more would be seen by nobody, and weigh more."""
 _PANELS: Final = {
     "processes": (
