@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import subprocess
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +83,9 @@ class Log:
     def deleted(self, target: str, **more: Any) -> None:
         self.write(target, "DELETED", "configmaps", copy_of(target=target, **more), OURS)
 
-    def read(self) -> History:
+    def read(self, until: float = inf) -> History:
         self._path.write_bytes(b"".join(line + b"\n" for line in self._lines))
-        return read_history(self._path)
+        return read_history(self._path, until)
 
 
 @pytest.fixture
@@ -99,6 +100,15 @@ def rules(violations: Any) -> list[str]:
 
 
 # --- what was done ------------------------------------------------------------------------------
+
+
+def test_a_phase_that_is_checked_again_ends_where_it_ended(log: Log):
+    log.resource(at("t1"))
+    log.applied("t1")
+    end = log.t
+    log.deleted("t1")
+    assert rules(check_deletions(log.read())) == ["D1 deletion"]
+    assert rules(check_deletions(log.read(until=end))) == []
 
 
 def test_a_deletion_that_an_edit_requests_is_fine(log: Log):

@@ -32,7 +32,7 @@ _UNHANDLED: Final = -signal.SIGTERM
 
 @dataclass(frozen=True)
 class DistributorRecords:
-    """The records of one phase; history, log and writes are those of the whole seed."""
+    """The records of one phase; history, log and writes are those of the seed up to its end."""
 
     meta: Json
     final: Json
@@ -53,7 +53,7 @@ def read_distributor_records(folder: Path) -> DistributorRecords:
     return DistributorRecords(
         meta=meta,
         final=orjson.loads((folder / "final.json").read_bytes()),
-        history=read_history(seed / "history.jsonl"),
+        history=read_history(seed / "history.jsonl", until=end),
         log=[line for line in read_lines(seed / "log.jsonl") if line["t"] <= end],
         sent=[line for line in read_lines(seed / "writes.jsonl") if line["t"] <= end],
         plans=orjson.loads(plans.read_bytes()) if plans.exists() else [],

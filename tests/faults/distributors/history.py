@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -193,9 +194,10 @@ def _requested(resource: Json) -> tuple[object, ...]:
     return resource["spec"], metadata.get("deletionTimestamp")
 
 
-def read_history(path: Path) -> History:
-    """Read the log of a seed."""
+def read_history(path: Path, until: float = inf) -> History:
+    """Read the log of a seed, up to the end of a phase."""
     reader = _Reader()
     for line in read_lines(path):
-        reader.read(line)
+        if line["t"] <= until:
+            reader.read(line)
     return reader.history
