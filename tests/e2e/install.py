@@ -26,6 +26,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from e2e import agent_member
 from e2e.audited_rights import KINDS, compare
 from e2e.binaries import find_helm, find_programs
 from e2e.install_page import INSTALL_PAGE, Step, install_steps
@@ -39,11 +40,14 @@ from support.eventually import eventually
 from support.kubelet.images import CHECKOUT
 from support.processes.programs import module
 
-NAMES: Final = ("hub", "eu1", "us1")
 PODS: Final = ("eu1", "us1")
+"""The members that the hub reaches."""
+NAMES: Final = ("hub", *PODS, agent_member.CLUSTER)
+HOSTS: Final = {name: f"10.1.0.{number}" for number, name in enumerate(NAMES, 1)}
+"""Addresses of the API servers."""
 _STEP: Final = timedelta(minutes=10)
 """Longer than the page lets its own commands wait, each for itself."""
-_SOON: Final = timedelta(minutes=1)
+_SOON: Final = timedelta(minutes=4)
 _CONTROLLERS: Final = timedelta(seconds=3)
 """By then they have begun to replace pods, if an upgrade wants that."""
 _KINDS: Final = ",".join(
@@ -98,6 +102,16 @@ class Installation:
         return self.folder / "kubelet"
 
     @property
+    def member_kubelet(self) -> Path:
+        """The folder of the kubelet of the member with an agent."""
+        return self.folder / "kubelet-of-member"
+
+    @property
+    def names(self) -> Path:
+        """Lines of hosts files: names that pods of that member resolve."""
+        return self.folder / "names"
+
+    @property
     def work(self) -> Path:
         """Where the page is followed: like a clone, and files are written to it."""
         return self.folder / "work"
@@ -149,6 +163,10 @@ class Installation:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    async def create_pod(self, cluster: str) -> None:
+        """Create the pod that the controller of the page greets."""
+        await self.ask(cluster, "create", "-f", "-", text=json.dumps(_POD))
+
     def log(self, deployment: str) -> str:
         """The logs of the pods of a Deployment, those that are gone included."""
         logs = sorted(self.kubelet.glob(f"logs/fleetbus/{deployment}-*/*.log"))
@@ -186,7 +204,7 @@ async def _pods_are_greeted(installed: Installation) -> None:
         f"NATS or Valkey restarted: {installed.stores} became {stores}"
     )
     for cluster in PODS:
-        await installed.ask(cluster, "create", "-f", "-", text=json.dumps(_POD))
+        await installed.create_pod(cluster)
     for cluster in PODS:
         line = f"{cluster} / default / greeted: "
         await eventually(
@@ -214,22 +232,23 @@ async def _fleet_works_and_an_upgrade_changes_nothing(installed: Installation) -
     assert findings, installed.output
     assert "warn " not in findings, findings
     assert "ERROR" not in findings, findings
-    for cluster in PODS:
+    for cluster in (*PODS, agent_member.CLUSTER):
         data = await installed.ask(cluster, "get", "configmap", "web", "-o", "jsonpath={.data}")
         assert json.loads(data) == {"greeting": f"hello from {cluster}"}, f"{cluster}: {data}"
     before = await _kept(installed)
-    again = "helm upgrade fleetbus charts/fleetbus -n fleetbus -f values.yaml"
+    again = "helm upgrade fleetbus charts/fleetbus -n fleetbus -f values.yaml -f agents.yaml"
     await installed.take(Step("upgrade again", again, is_file=False))
     await asyncio.sleep(_CONTROLLERS.total_seconds())
     after = await _kept(installed)
     changed = sorted(key for key in before | after if before.get(key) != after.get(key))
     assert not changed, f"the same upgrade again changed these UIDs: {changed}"
     await _rights_suffice(installed)
+    await agent_member.is_written_to_by_its_agent(installed)
 
 
 async def _rights_suffice(installed: Installation) -> None:
     """Nobody asked for what the rendered roles do not give; what they give in vain is reported."""
-    for cluster in NAMES:
+    for cluster in ("hub", *PODS):
         log = installed.folder / cluster / "audit.log"
         if not log.exists():  # an emulated one
             continue
@@ -256,8 +275,8 @@ async def _only_what_the_page_says_is_left(installed: Installation) -> None:
     await eventually(lambda: _is_left(installed, "hub", cluster_wide, set()), _SOON)
     secrets = ("get", "secrets", "-n", "fleetbus-clusters")
     await eventually(lambda: _is_left(installed, "hub", secrets, set()), _SOON)
-    command = ("get", "namespaces,clusterroles,clusterrolebindings")
-    for cluster in PODS:
+    command = ("get", "namespaces,clusterroles,clusterrolebindings,roles,rolebindings", "-A")
+    for cluster in (*PODS, agent_member.CLUSTER):
         await eventually(lambda name=cluster: _is_left(installed, name, command, set()), _SOON)
         placed = await installed.ask(cluster, "get", "configmaps", "-n", "default", "-o", "name")
         assert "configmap/web" not in placed, f"left in {cluster}: {placed}"
@@ -278,6 +297,8 @@ CHECKS: Final[Mapping[str, Check]] = {
     "hub": _stores_run,
     "upgrade": _pods_are_greeted,
     "subscriber": _subscriber_reads_its_subjects,
+    "agents": agent_member.name_nats,
+    "agent": agent_member.is_behind_its_agent,
     "use": _fleet_works_and_an_upgrade_changes_nothing,
     "remove": _only_what_the_page_says_is_left,
 }
@@ -290,8 +311,8 @@ CHECKS: Final[Mapping[str, Check]] = {
 async def real_clusters(folder: Path, programs: Path) -> AsyncGenerator[dict[str, Path]]:
     """Real control planes; the kubeconfigs of their administrators."""
     planes = {
-        name: Plane(name, folder / name, programs, host=f"10.1.0.{n}", account_admission=True)
-        for n, name in enumerate(NAMES, 1)
+        name: Plane(name, folder / name, programs, host=host, account_admission=True)
+        for name, host in HOSTS.items()
     }
     async with AsyncExitStack() as exits:
         for plane in planes.values():
@@ -307,9 +328,9 @@ async def emulated_clusters(folder: Path) -> AsyncGenerator[dict[str, Path]]:
     admin = User("admin", ("system:masters", "system:authenticated"))
     async with AsyncExitStack() as exits:
         kubeconfigs: dict[str, Path] = {}
-        for number, name in enumerate(NAMES, 1):
+        for name, host in HOSTS.items():
             cluster = Cluster(name, tokens={ADMIN_TOKEN: admin}, authorize="rbac")
-            serving = serve([cluster], host=f"10.1.0.{number}", tls=True)
+            serving = serve([cluster], host=host, tls=True)
             servers = await exits.enter_async_context(serving)
             await exits.enter_async_context(simulate([cluster], controllers=CONTROL_PLANE))
             kubeconfigs[name] = folder / f"{name}.kubeconfig"
@@ -329,16 +350,46 @@ async def installation(folder: Path, *, emulated: bool) -> AsyncGenerator[Instal
         opened.work.mkdir()
         for name in ("charts", "examples", "Dockerfile"):
             (opened.work / name).symlink_to(CHECKOUT / name)
-        for name in PODS:
+        for name in NAMES[1:]:
             (opened.work / f"{name}.kubeconfig").symlink_to(kubeconfigs[name])
-        opened.kubelet.mkdir()
-        arguments = ("--kubeconfig", str(kubeconfigs["hub"]), "--folder", str(opened.kubelet))
-        command = module("support.kubelet", *arguments, "--hurry", "5")
-        child = Child("kubelet", command, log=folder / "kubelet.log")
+        kubelets = _start_kubelets(opened)
         try:
             yield opened
         finally:
-            await child.stop(patience=timedelta(seconds=20))
+            for child in kubelets:
+                child.terminate()
+            for child in kubelets:
+                await child.stop(patience=timedelta(seconds=20))
+
+
+def _start_kubelets(opened: Installation) -> list[Child]:
+    """One for the hub and one for the member with an agent; neither has a route to the other."""
+    opened.kubelet.mkdir()
+    opened.member_kubelet.mkdir()
+    opened.names.touch()
+    # One registry for both.
+    (opened.member_kubelet / "images.json").symlink_to(opened.kubelet / "images.json")
+    others = [host for name, host in HOSTS.items() if name != agent_member.CLUSTER]
+    return [
+        _start_kubelet(opened, "hub", opened.kubelet, [HOSTS[agent_member.CLUSTER]]),
+        _start_kubelet(
+            opened,
+            agent_member.CLUSTER,
+            opened.member_kubelet,
+            others,
+            *("--first", agent_member.FIRST_POD, "--names", str(opened.names)),
+        ),
+    ]
+
+
+def _start_kubelet(
+    opened: Installation, cluster: str, folder: Path, unreachable: Sequence[str], *more: str
+) -> Child:
+    arguments = ["--kubeconfig", str(opened.kubeconfigs[cluster]), "--folder", str(folder), *more]
+    for host in unreachable:
+        arguments += ["--unreachable", host]
+    command = module("support.kubelet", *arguments, "--hurry", "5")
+    return Child(f"kubelet of {cluster}", command, log=opened.folder / f"{folder.name}.log")
 
 
 async def follow(installed: Installation) -> list[str]:
@@ -368,7 +419,7 @@ async def run(*, emulated: bool, keep: Path | None) -> Json:
 
 
 def _keep_logs(folder: Path, keep: Path) -> None:
-    for log in (*folder.glob("*.log"), *folder.glob("kubelet/logs/*/*/*.log")):
+    for log in (*folder.glob("*.log"), *folder.glob("kubelet*/logs/*/*/*.log")):
         place = keep / log.relative_to(folder)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(log.read_bytes())

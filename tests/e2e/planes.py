@@ -60,6 +60,8 @@ class Plane:
         progress: how often etcd tells idle watches where it is; None is its default, 10 minutes.
         host: the API server's address.
         account_admission: pods get the tokens of their ServiceAccounts, as in every real cluster.
+        agent_tokens: of the programs in a cluster that only its agent reaches
+            (`support.servers.real_cluster`); None for any other.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Plane:
     progress: timedelta | None = None
     host: str = LOOPBACK
     account_admission: bool = False
+    agent_tokens: Mapping[str, str] | None = None
     _ports: dict[str, HeldPort] = field(default_factory=dict[str, HeldPort])
     _children: dict[str, Child] = field(default_factory=dict[str, Child])
 
@@ -271,7 +274,9 @@ def kubeconfig_of(planes: dict[str, tuple[Plane, str]]) -> Json:
 
     def cluster(plane: Plane) -> Json:
         authority = base64.b64encode(plane.authority.read_bytes()).decode()
-        extension = {"disposable": True, "auditLog": str(plane.audit_log)}
+        extension: Json = {"disposable": True, "auditLog": str(plane.audit_log)}
+        if plane.agent_tokens is not None:
+            extension["agent"] = dict(plane.agent_tokens)
         return {
             "server": plane.url,
             "certificate-authority-data": authority,

@@ -19,6 +19,7 @@ from typing import Any, Final
 import yaml
 from redis.asyncio import Redis
 
+from e2e.agent_plane import audit_failures, install_account
 from e2e.components import services
 from e2e.planes import ADMIN_TOKEN, Plane, control_planes, kubeconfig_of
 from e2e.rounds import ROUNDS, Round, Scene, play
@@ -36,6 +37,8 @@ from support.servers.real_cluster import AuditLog
 ROOT: Final = Path(__file__).parents[2]
 _NAMES = ("a", "b", "c", "d", "e")
 """Names of the scenarios: with three clusters a quarter of them has too few."""
+_BEHIND = "behind"
+"""The cluster of the scenarios that only its agent reaches."""
 _CAMPAIGN: Final[Mapping[str, timedelta | None]] = {
     "a": None,
     "b": timedelta(seconds=5),
@@ -76,9 +79,20 @@ async def run_install(folder: Path) -> Json:
 
 
 async def run_scenarios(folder: Path, programs: Path, chosen: str) -> Json:
-    """The acceptance scenarios and the examples, as they are, against real API servers."""
-    async with control_planes(dict.fromkeys(_NAMES), folder, programs) as planes:
-        return await _run_tests("scenarios", folder, planes, chosen, "tests/scenarios", "examples")
+    """The acceptance scenarios and the examples, as they are, against real API servers.
+
+    One more than they have of others is reached by its agent alone.
+    """
+    async with control_planes(dict.fromkeys((*_NAMES, _BEHIND)), folder, programs) as planes:
+        await asyncio.to_thread(install_account, planes[_BEHIND])
+        places = ("tests/scenarios", "examples")
+        result = await _run_tests("scenarios", folder, planes, chosen, *places)
+        figures, failures = audit_failures(planes[_BEHIND].audit_log)
+    print(f"requests to the cluster behind an agent: {figures}", flush=True)
+    if not chosen:  # a choice may have no use for it
+        failures += [f"{name}: none" for name, count in figures.items() if not count]
+    result["failures"] += [f"the cluster behind an agent: {text}" for text in failures]
+    return {**result, "behind_agent": figures}
 
 
 async def run_conformance(folder: Path, programs: Path, chosen: str) -> Json:

@@ -20,6 +20,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from ipaddress import ip_address
 from pathlib import Path
 
 import httpx
@@ -36,19 +37,24 @@ _POLL = 0.2
 _HEARTBEAT = 5.0
 
 
-def _addresses() -> Iterator[str]:
-    for number in itertools.count(2):
-        yield f"10.244.{number // 256}.{number % 256}"
+def _addresses(first: str) -> Iterator[str]:
+    return (str(ip_address(first) + number) for number in itertools.count())
 
 
 class Kubelet:
-    """Follows the pods of one API server."""
+    """Follows the pods of one API server.
 
-    def __init__(self, node: Node) -> None:
+    Args:
+        node: the node that its pods are on.
+        network: of the cluster.
+        first: address of the first pod.
+    """
+
+    def __init__(self, node: Node, network: Network, first: str) -> None:
         self._node = node
         self._pods: dict[str, Pod] = {}
-        self._addresses = _addresses()
-        self._network = Network()
+        self._addresses = _addresses(first)
+        self._network = network
 
     async def run(self) -> None:
         """Run pods until cancelled; then none of their processes is left."""
@@ -127,10 +133,11 @@ class Kubelet:
             await asyncio.sleep(_HEARTBEAT)
 
 
-async def run(kubeconfig: Path, folder: Path, hurry: float) -> None:
+async def run(args: argparse.Namespace) -> None:
     """Run pods until SIGTERM."""
-    api = Api(kubeconfig)
-    kubelet = Kubelet(Node(_NODE, api, Images(folder), folder, hurry))
+    api, folder = Api(args.kubeconfig), args.folder
+    node = Node(_NODE, api, Images(folder), folder, args.hurry, tuple(args.unreachable))
+    kubelet = Kubelet(node, Network(args.names), args.first)
     task = asyncio.create_task(kubelet.run(), name="kubelet")
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     try:
@@ -146,10 +153,15 @@ def main() -> None:
     parser.add_argument("--kubeconfig", type=Path, required=True)
     parser.add_argument("--folder", type=Path, required=True, help="for logs and volumes")
     parser.add_argument("--hurry", type=float, default=1.0, help="probe so many times as often")
+    parser.add_argument("--first", default="10.244.0.2", help="address of the first pod")
+    parser.add_argument("--names", type=Path, help="lines of a hosts file that all pods have")
+    parser.add_argument(
+        "--unreachable", action="append", default=[], help="an address to which pods have no route"
+    )
     args = parser.parse_args()
     if not is_isolated():
         sys.exit("the kubelet of the tests runs in namespaces of its own: start it by `isolated`")
-    asyncio.run(run(args.kubeconfig, args.folder, args.hurry))
+    asyncio.run(run(args))
 
 
 if __name__ == "__main__":

@@ -19,8 +19,13 @@ Place = tuple[str, int]
 
 @dataclass
 class Network:
-    """The Services of a cluster."""
+    """The Services of a cluster.
 
+    Attributes:
+        names: a file with lines for the hosts file of every pod, like names outside of the cluster.
+    """
+
+    names: Path | None = None
     _servers: dict[Place, asyncio.Server] = field(default_factory=dict[Place, asyncio.Server])
     _backends: dict[Place, list[Place]] = field(default_factory=dict[Place, list[Place]])
     _turns: itertools.count[int] = field(default_factory=itertools.count)
@@ -45,8 +50,9 @@ class Network:
             self._servers[place] = await self._listen(place)
         for place in self._servers.keys() - backends.keys():
             self._servers.pop(place).close()
+        first = _LOCAL + (self.names.read_text() if self.names is not None else "")
         for namespace, path in hosts.items():
-            _write(path, _LOCAL + "".join(_line(line, namespace) for line in lines))
+            _write(path, first + "".join(_line(line, namespace) for line in lines))
 
     async def _listen(self, place: Place) -> asyncio.Server:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -35,6 +35,7 @@ class Node:
     Attributes:
         folder: for logs, volumes and claims.
         hurry: probes come so many times as often as they are declared.
+        unreachable: addresses to which its pods have no route.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Node:
     images: Images
     folder: Path
     hurry: float
+    unreachable: tuple[str, ...] = ()
 
     def hosts(self, namespace: str) -> Path:
         """The file of names for the pods of a namespace."""
@@ -70,7 +72,7 @@ class Pod:
         claims = node.folder / "claims"
         full = {**pod, "spec": self._spec}
         self._volumes = Volumes(node.api, full, self._folder / "volumes", claims)
-        self._sandbox = Sandbox(self._folder, meta["name"], address)
+        self._sandbox = Sandbox(self._folder, meta["name"], address, node.unreachable)
         self._init = [
             self._container(container) for container in self._spec.get("initContainers", ())
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -25,15 +26,25 @@ nsenter --target {node} --net ip link set {link} master {bridge} up
 ip address add {address}/16 dev eth0
 ip link set eth0 up
 ip route add default via {gateway}
+{unreachable}
 touch {ready}
 exec sleep infinity
 """
 
 
 class Sandbox:
-    """Starts at once; `start` waits until the network is there."""
+    """Starts at once; `start` waits until the network is there.
 
-    def __init__(self, folder: Path, hostname: str, address: str) -> None:
+    Args:
+        folder: for its log.
+        hostname: of the pod.
+        address: of the pod.
+        unreachable: addresses to which it has no route.
+    """
+
+    def __init__(
+        self, folder: Path, hostname: str, address: str, unreachable: Sequence[str] = ()
+    ) -> None:
         self._ready = folder / "sandbox-ready"
         folder.mkdir(parents=True, exist_ok=True)
         script = _SETUP.format(
@@ -43,6 +54,7 @@ class Sandbox:
             bridge=BRIDGE,
             address=address,
             gateway=GATEWAY,
+            unreachable="\n".join(f"ip route add unreachable {place}" for place in unreachable),
             ready=shlex.quote(str(self._ready)),
         )
         command = [_UNSHARE, "--net", "--uts", "sh", "-c", script]

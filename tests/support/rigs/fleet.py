@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import json
 import pathlib
 from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -59,6 +60,7 @@ class Rig:
         is_wide: whether what is started without a name of its own is several processes (here:
             services side by side), as in the wide variant of the acceptance scenarios.
         behind_agents: the clusters that the services call through agents, which run.
+        closed: those of them whose API servers only their agents reach; only real ones.
     """
 
     clusters: dict[str, Cluster]
@@ -69,6 +71,7 @@ class Rig:
     resources: Sequence[str] = RESOURCES
     is_wide: bool = False
     behind_agents: Collection[str] = ()
+    closed: Collection[str] = ()
     watcher_timing: WatcherTiming = WATCHER_TIMING
     reconciler_timing: ReconcilerTiming = RECONCILER_TIMING
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
@@ -102,7 +105,7 @@ class Rig:
             WatcherSettings,
             **{
                 "cluster": cluster,
-                "kubeconfig": self.kubeconfig,
+                "kubeconfig": self._member_kubeconfig(cluster, "watcher"),
                 "context": cluster,
                 "replica": f"{cluster}-0",
                 "resources": self.resources,
@@ -131,11 +134,22 @@ class Rig:
             chosen = load_settings(
                 AgentSettings,
                 cluster=cluster,
-                kubeconfig=own,
+                kubeconfig=self._member_kubeconfig(cluster, "gateway")
+                if cluster in self.closed
+                else own,
                 context=cluster,
                 stop_patience=timedelta(seconds=1),
             )
             self.start(f"agent-{cluster}", run_agent(chosen, self.shared))
+
+    def _member_kubeconfig(self, cluster: str, program: str) -> pathlib.Path:
+        """That of a program in a cluster; only those of the cluster itself reach a closed one."""
+        if cluster not in self.closed:
+            return self.kubeconfig
+        path = self.kubeconfig.with_name(f"{program}-of-{cluster}.kubeconfig")
+        document = cast("Any", self.servers).member_kubeconfig(cluster, program)
+        path.write_text(json.dumps(document))
+        return path
 
     async def stop_watcher(self, cluster: str) -> None:
         """Stop all watchers of a cluster."""
@@ -229,11 +243,13 @@ async def fleet_rig(
     Those that `tokens` names let nobody in without the token; its owner may do everything. With
     `authorize` the RBAC of each cluster decides, as on real ones; the kubeconfig is that of an
     administrator. With `has_agents` every second member is behind an agent, but for those of
-    `direct` and of `tokens`.
+    `direct` and of `tokens`; of real ones only the agents reach as many as there are for that.
     """
     never = {*direct, *(tokens or {})}
     behind_agents = every_second(names, hub=hub, direct=never) if has_agents else []
-    async with _clusters(*names, tokens=tokens or {}, rbac=authorize) as (clusters, servers):
+    opened = _clusters(*names, tokens=tokens or {}, rbac=authorize, behind_agents=behind_agents)
+    async with opened as (clusters, servers):
+        closed = cast("Any", servers).behind_agents if REAL else ()
         kubeconfig = folder / "fleet.kubeconfig"
         if authorize and not REAL:
             servers.write_kubeconfig(kubeconfig, user=_ADMIN)
@@ -249,12 +265,14 @@ async def fleet_rig(
             hub_cluster=hub,
             providers=[
                 ProviderSettings.model_validate(
-                    mixed({"type": "kubeconfig", "paths": [str(kubeconfig)]}, behind_agents)
+                    mixed({"type": "kubeconfig", "paths": [str(kubeconfig)]}, behind_agents, closed)
                 )
             ],
         )
         redis = await connect(valkey_url)
-        rig = Rig(clusters, servers, kubeconfig, shared, redis, resources, is_wide, behind_agents)
+        rig = Rig(
+            clusters, servers, kubeconfig, shared, redis, resources, is_wide, behind_agents, closed
+        )
         try:
             rig.start_agents()
             yield rig
@@ -267,13 +285,13 @@ async def fleet_rig(
 
 @asynccontextmanager
 async def _clusters(
-    *names: str, tokens: Mapping[str, str], rbac: bool
+    *names: str, tokens: Mapping[str, str], rbac: bool, behind_agents: Collection[str]
 ) -> AsyncGenerator[tuple[dict[str, Cluster], ApiServers]]:
     """Emulated clusters, or real ones that tests use in the same way."""
     if REAL:
         if tokens:
             pytest.skip("only an emulated cluster takes a token that a test has made up")
-        async with real_clusters(*names) as real:
+        async with real_clusters(*names, behind_agents=behind_agents) as real:
             yield cast("tuple[dict[str, Cluster], ApiServers]", real)
         return
     users = {name: {token: "somebody"} for name, token in tokens.items()}

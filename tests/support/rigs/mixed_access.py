@@ -20,11 +20,23 @@ if TYPE_CHECKING:
 
 
 class MixedProvider:
-    """The clusters of another provider, without the access data of those behind agents."""
+    """The clusters of another provider, without the access data of those behind agents.
 
-    def __init__(self, provider: Provider, behind_agents: Collection[str]) -> None:
+    Args:
+        provider: the other one.
+        behind_agents: names of its clusters.
+        closed: names of those that it does not have, since only their agents reach them.
+    """
+
+    def __init__(
+        self, provider: Provider, behind_agents: Collection[str], closed: Collection[str]
+    ) -> None:
         self._provider = provider
         self._behind_agents = frozenset(behind_agents)
+        self._closed = [
+            ClusterInfo(name=name, provider=provider.name, config=None, access=ClusterAccess.AGENT)
+            for name in closed
+        ]
 
     @property
     def name(self) -> str:
@@ -33,7 +45,7 @@ class MixedProvider:
     async def cluster_sets(self) -> AsyncGenerator[list[ClusterInfo]]:
         async with aclosing(self._provider.cluster_sets()) as sets:
             async for infos in sets:
-                yield [self._reached(info) for info in infos]
+                yield [*(self._reached(info) for info in infos), *self._closed]
 
     def _reached(self, info: ClusterInfo) -> ClusterInfo:
         if info.name not in self._behind_agents:
@@ -44,14 +56,22 @@ class MixedProvider:
 def build(options: Mapping[str, Any], hub: KubeConfig | None) -> Provider:
     """The entry point; see `mixed` for the options."""
     provider = ProviderSettings.model_validate(options["provider"])
-    return MixedProvider(build_provider(provider, hub), options["behindAgents"])
+    inner = build_provider(provider, hub)
+    return MixedProvider(inner, options["behindAgents"], options["closed"])
 
 
-def mixed(provider: Mapping[str, Any], behind_agents: Collection[str]) -> dict[str, Any]:
-    """The settings of a provider whose clusters of these names are behind agents."""
+def mixed(
+    provider: Mapping[str, Any], behind_agents: Collection[str], closed: Collection[str] = ()
+) -> dict[str, Any]:
+    """The settings of a provider; its arguments are those of `MixedProvider`."""
     if not behind_agents:
         return dict(provider)
-    return {"type": "mixed", "provider": dict(provider), "behindAgents": sorted(behind_agents)}
+    return {
+        "type": "mixed",
+        "provider": dict(provider),
+        "behindAgents": sorted(behind_agents),
+        "closed": sorted(closed),
+    }
 
 
 def every_second(names: Sequence[str], *, hub: str = "", direct: Collection[str] = ()) -> list[str]:

@@ -92,8 +92,11 @@ class Scenario:
 
         Cluster objects say themselves which clusters are behind agents.
         """
-        hidden = self.rig.behind_agents
-        used = [p if p["type"] == "cluster" else mixed(p, hidden) for p in providers]
+        rig = self.rig
+        used = [
+            p if p["type"] == "cluster" else mixed(p, rig.behind_agents, rig.closed)
+            for p in providers
+        ]
         changed: Object = {
             "providers": [ProviderSettings.model_validate(provider) for provider in used],
             "hub_kubeconfig": self.rig.kubeconfig if hub else None,

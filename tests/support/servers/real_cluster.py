@@ -2,16 +2,19 @@
 
 FLEETBUS_TEST_KUBECONFIG names a kubeconfig of API servers on loopback (`make e2e` starts them).
 **What a test leaves in them is removed**, so each cluster in it has to say that it is disposable:
-by the extension `fleetbus.dev/test-cluster`, an object with `disposable: true`, and `auditLog`,
-the file in which its API server notes who asked what (without it tests that count requests are
-skipped). What only an emulated server can do skips the test that wants it.
+by the extension `fleetbus.dev/test-cluster`, an object with `disposable: true`, and `auditLog`, the
+file in which its API server notes who asked what (without it tests that count requests are
+skipped). One with `agent`, an object with the tokens `gateway` and `watcher`, stands for a cluster
+that the hub cannot reach: it is given to tests that want such a one, and nobody else. What only an
+emulated server can do skips the test that wants it.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from pathlib import Path
@@ -297,9 +300,15 @@ class AuditLog:
 class RealServers:
     """The API servers of real clusters, each behind a link that can be cut."""
 
-    def __init__(self, document: Mapping[str, Json], links: Mapping[str, Link]) -> None:
+    def __init__(
+        self,
+        document: Mapping[str, Json],
+        links: Mapping[str, Link],
+        agents: Mapping[str, Mapping[str, str]],
+    ) -> None:
         self._document = document
         self._links = links
+        self._agents = agents
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
@@ -309,9 +318,25 @@ class RealServers:
     def url(self, cluster: str) -> str:
         return f"https://{_LOOPBACK}:{self._links[cluster].port}"
 
+    @property
+    def behind_agents(self) -> list[str]:
+        """The clusters that the hub calls through agents."""
+        return list(self._agents)
+
+    def member_kubeconfig(self, cluster: str, program: str) -> Json:
+        """For a program inside of a cluster that has an agent: `gateway` or `watcher`."""
+        entries = {cluster: self._document[cluster]}
+        return self._kubeconfig(entries, self._agents[cluster][program])
+
     def kubeconfig(self, token: str | None = None) -> Json:
-        """With a context per cluster, named after it; without a token, for an administrator."""
-        document = self._document
+        """With a context per cluster, named after it; without a token, for an administrator.
+
+        Clusters that only an agent reaches are not in it.
+        """
+        direct = {n: entry for n, entry in self._document.items() if n not in self._agents}
+        return self._kubeconfig(direct, token)
+
+    def _kubeconfig(self, document: Mapping[str, Json], token: str | None) -> Json:
         clusters = {n: {**entry["cluster"], "server": self.url(n)} for n, entry in document.items()}
         users = {n: {"token": token} if token else entry["user"] for n, entry in document.items()}
         return {
@@ -349,15 +374,25 @@ class RealServers:
 
 @asynccontextmanager
 async def real_clusters(
-    *names: str,
+    *names: str, behind_agents: Collection[str] = ()
 ) -> AsyncGenerator[tuple[dict[str, RealCluster], RealServers]]:
-    """The first clusters of the kubeconfig under these names; afterwards they are as before."""
+    """The first clusters of the kubeconfig under these names; afterwards they are as before.
+
+    Args:
+        names: for the test.
+        behind_agents: those that only an agent reaches, as far as the kubeconfig has such clusters.
+    """
     path = Path(REAL)
     document: Json = yaml.load(path.read_text(), yaml.CSafeLoader)
     contexts: list[Json] = document["contexts"]
-    if len(contexts) < len(names):
-        pytest.skip(f"needs {len(names)} clusters, and {REAL} has {len(contexts)}")
-    entries = {n: _entry(document, c) for n, c in zip(names, contexts, strict=False)}
+    closed = [context for context in contexts if _agent_of(document, context)]
+    entries = {n: _entry(document, c) for n, c in zip(behind_agents, closed, strict=False)}
+    agents = {n: _agent_of(document, entry["context"]) for n, entry in entries.items()}
+    direct = [context for context in contexts if context not in closed]
+    others = [name for name in names if name not in entries]
+    if len(direct) < len(others):
+        pytest.skip(f"needs {len(others)} clusters, and {REAL} has {len(direct)}")
+    entries |= {n: _entry(document, c) for n, c in zip(others, direct, strict=False)}
     clusters: dict[str, RealCluster] = {}
     async with AsyncExitStack() as exits:
         links: dict[str, Link] = {}
@@ -365,21 +400,37 @@ async def real_clusters(
             port = urlsplit(str(entry["cluster"]["server"])).port or 443
             links[name] = await exits.enter_async_context(chaos_link(port, speaks_nats=False))
             extension = entry["cluster"].pop("extensions")[0]["extension"]
-            api = Api(from_kubeconfig(path, entry["context"]))
+            api = Api(from_kubeconfig(path, entry["context"]["name"]))
             log = Path(extension["auditLog"]) if "auditLog" in extension else None
             clusters[name] = RealCluster(name, api, log)
             exits.callback(clusters[name].close)
             exits.callback(clusters[name].clean)
-        yield clusters, RealServers(entries, links)
+        in_order = {name: clusters[name] for name in names}
+        yield in_order, RealServers({n: entries[n] for n in names}, links, agents)
 
 
 def _entry(document: Json, context: Json) -> Json:
     """Cluster and user of a context, which has to be disposable."""
-    names = context["context"]
-    by_name = {k: {e["name"]: e for e in document[k]} for k in ("clusters", "users")}
-    cluster = json.loads(json.dumps(by_name["clusters"][names["cluster"]]["cluster"]))
-    extensions = {e["name"]: e["extension"] for e in cluster.get("extensions", [])}
-    if not extensions.get(EXTENSION, {}).get("disposable"):
+    if not _extension(document, context).get("disposable"):
         pytest.fail(f"{context['name']} of {REAL} is not marked as disposable ({EXTENSION})")
-    user = by_name["users"][names["user"]]["user"]
-    return {"context": context["name"], "cluster": cluster, "user": user}
+    cluster = _named(document, "clusters", context)["cluster"]
+    user = _named(document, "users", context)["user"]
+    # Copies: contexts may share a user, for which YAML would have an alias.
+    return {"context": context, **copy.deepcopy({"cluster": cluster, "user": user})}
+
+
+def _agent_of(document: Json, context: Json) -> Json:
+    """The tokens of the agent that alone reaches the cluster; empty if everybody does."""
+    return _extension(document, context).get("agent", {})
+
+
+def _extension(document: Json, context: Json) -> Json:
+    cluster = _named(document, "clusters", context)["cluster"]
+    extensions = {e["name"]: e["extension"] for e in cluster.get("extensions", [])}
+    return extensions.get(EXTENSION, {})
+
+
+def _named(document: Json, section: str, context: Json) -> Json:
+    """The cluster or the user of a context."""
+    name = context["context"][section.removesuffix("s")]
+    return next(entry for entry in document[section] if entry["name"] == name)
