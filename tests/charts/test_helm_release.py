@@ -120,8 +120,8 @@ def test_a_release_from_installation_to_removal(release: Release, tmp_path: Path
 
     check_second_fleet(release)
     check_larger_disk(release)
-    check_renewal(release)
     check_agents(release)
+    check_renewal(release)
     check_removal(release)
     helm.upgrade(FIRST)  # the definitions that were kept do not stand in the way
     helm.done("uninstall", "fb")
