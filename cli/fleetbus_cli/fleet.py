@@ -49,13 +49,16 @@ def _registry(hub: KubeConfig) -> Clusters:
 
 
 @asynccontextmanager
-async def calling_agents(clusters: Clusters, bus: Bus | None) -> AsyncGenerator[None]:
+async def calling_agents(
+    clusters: Clusters, bus: Bus | None, *, caller: str
+) -> AsyncGenerator[None]:
     """Use the clusters behind agents, too, for the duration of the block.
 
     Args:
         clusters: the fleet, before any of its clients is used.
         bus: the way to the agents; None if its address is not set, which whoever asks for such a
             cluster gets as a `NotEngaged`.
+        caller: see `fleetbus_cli.nats.agent_caller`.
     """
     if bus is None:
         clusters.call_agents(_refuse)
@@ -65,11 +68,10 @@ async def calling_agents(clusters: Clusters, bus: Bus | None) -> AsyncGenerator[
     from fleetbus.agent_calls.calls import agent_calls  # noqa: PLC0415 -- see above
     from fleetbus.agent_calls.transport import client_through_agent  # noqa: PLC0415 -- see above
 
-    async with agent_calls(bus, "cli") as calls:
+    async with agent_calls(bus, caller) as calls:
         clusters.call_agents(lambda info: client_through_agent(calls, info.name))
         yield
 
 
 def _refuse(info: ClusterInfo) -> NoReturn:
-    problem = "it is called through its agent, and the address of NATS is not set (--nats-url)"
-    raise NotEngaged(f"cluster {info.name!r}: {problem}")
+    raise NotEngaged(f"cluster {info.name!r}: its agent is called over NATS: set --nats-url")

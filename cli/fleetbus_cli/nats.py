@@ -16,6 +16,16 @@ if TYPE_CHECKING:
 
 PATIENCE: Final = timedelta(seconds=5)
 """Time limit of the connection."""
+_INBOXES: Final = "_INBOX."
+
+
+def agent_caller(access: NatsAccess) -> str:
+    """The name by which a command calls agents: those of answers that the user of NATS may read.
+
+    In the pod of a component these are the answers to that component only, after which its inboxes
+    are named, too (rule S4).
+    """
+    return access.inbox_prefix.removeprefix(_INBOXES) or "cli"
 
 
 @asynccontextmanager

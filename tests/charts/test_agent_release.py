@@ -26,6 +26,7 @@ from support.eventually import eventually
 from support.processes.helm import Helm, Kubectl, helm_program, real_hub
 
 pytestmark = pytest.mark.full
+SPACES = (NAME, "shop", "other")
 KINDS = ",".join(
     [
         *("deployments", "secrets", "serviceaccounts", "configmaps", "networkpolicies"),
@@ -39,7 +40,7 @@ READ_ONLY: Object = {
     "nats": {"url": "tls://nats.example.com:4222", "ca": "-----BEGIN CERTIFICATE-----\nA\n"},
     "registration": {"seed": make_seed()},
 }
-NAMESPACES: Object = {"mode": "namespaces", "namespaces": ["shop"], "impersonate": ["shop/cd"]}
+NAMESPACES: Object = {"mode": "namespaces", "namespaces": ["shop"], "impersonate": ["other/cd"]}
 IN_SHOP: Object = {**READ_ONLY, "access": NAMESPACES}
 FULL: Object = {**READ_ONLY, "access": {"mode": "full"}}
 (DELETE_BINDINGS,) = re.findall(
@@ -47,8 +48,12 @@ FULL: Object = {**READ_ONLY, "access": {"mode": "full"}}
 )
 AGENT = f"system:serviceaccount:{NAME}:{NAME}"
 READS = ("list pods -A", "watch nodes", "get namespaces")
-WRITES = ("patch configmaps -n shop", "create deployments.apps -n shop")
-ACTS = "impersonate serviceaccounts/cd -n shop"
+WRITES = (
+    *("patch configmaps -n shop", "create deployments.apps -n shop"),
+    # The ClusterRole `edit` has these, too.
+    *("get secrets -n shop", "impersonate serviceaccounts/any -n shop"),
+)
+ACTS = "impersonate serviceaccounts/cd -n other"
 OWN = f"patch secrets/{NAME}-nkey -n {NAME}"
 NEVER = ("get secrets -A", f"get secrets/other -n {NAME}", "patch configmaps -n default")
 
@@ -75,9 +80,7 @@ class Member:
         made = (("ServiceAccount", "default"), ("ConfigMap", "kube-root-ca.crt"))
         rules = self.done("get", "clusterrole", "view", "-o", "jsonpath={.rules}")
         return bool(rules) and all(
-            (kind, namespace, name) in objects
-            for kind, name in made
-            for namespace in (NAME, "shop")
+            (kind, namespace, name) in objects for kind, name in made for namespace in SPACES
         )
 
     def may(self, words: str) -> bool:
@@ -107,7 +110,7 @@ async def member(tmp_path: Path) -> AsyncGenerator[Member]:
     helm = replace(helm_program(tmp_path), namespace=NAME)
     async with real_hub(tmp_path, controllers=True) as kubectl:
         opened = Member(replace(helm, kubeconfig=kubectl.kubeconfig), kubectl)
-        for namespace in (NAME, "shop"):
+        for namespace in SPACES:
             opened.done("create", "namespace", namespace)
         await eventually(opened.is_set_up, timedelta(seconds=60))
         yield opened

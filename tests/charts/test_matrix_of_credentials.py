@@ -92,7 +92,7 @@ KV_KEYS: Final = {
     "kv_pool_member": _POOL,
     "kv_pool_lease": _POOL,
 }
-SNAPSHOT_OR_QUEUE: Final = {"queue", "queue_checkpoint", "queue_replay_claim"}
+SNAPSHOT_OR_QUEUE: Final = {"queue", "queue_checkpoint", "queue_format", "queue_replay_claim"}
 DISTRIBUTOR_ONLY: Final = {
     "deletion_budget",
     "missing_objects",

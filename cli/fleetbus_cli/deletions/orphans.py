@@ -174,13 +174,14 @@ async def _calling_agents(
     infos = [clusters.get(orphan.cluster) for orphan in orphans]
     target = resolve_target(nats_url=connections.nats_url)
     async with AsyncExitStack() as stack:
-        bus = None
+        bus, caller = None, ""
         if target.nats_url and any(info and info.access is ClusterAccess.AGENT for info in infos):
-            from fleetbus_cli.nats import connect_nats  # noqa: PLC0415 -- import cost
+            from fleetbus_cli.nats import agent_caller, connect_nats  # noqa: PLC0415 -- import cost
 
-            opened = connect_nats(target.require_nats(), name="fleetbus-orphans")
-            bus = await stack.enter_async_context(opened)
-        await stack.enter_async_context(calling_agents(clusters, bus))
+            access = target.require_nats()
+            bus = await stack.enter_async_context(connect_nats(access, name="fleetbus-orphans"))
+            caller = agent_caller(access)
+        await stack.enter_async_context(calling_agents(clusters, bus, caller=caller))
         yield
 
 

@@ -7,7 +7,6 @@ import os
 import pathlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
-from typing import Final
 
 from redis.exceptions import RedisError
 
@@ -35,11 +34,9 @@ from fleetbus_cli.doctor.server_certificates import (
 )
 from fleetbus_cli.doctor.store import check_store
 from fleetbus_cli.hub import Hub, find_hub
-from fleetbus_cli.nats import connect_nats
+from fleetbus_cli.nats import agent_caller, connect_nats
 from fleetbus_cli.store import connect_store
 from fleetbus_cli.target import Target
-
-_INBOXES: Final = "_INBOX."
 
 
 async def check_fleet(
@@ -101,17 +98,12 @@ async def _check_access(given: Hub, nats: NatsAccess, watched: Watched) -> list[
 
 @asynccontextmanager
 async def calls_to_agents(access: NatsAccess) -> AsyncGenerator[AgentCalls | None]:
-    """The way to agents; None if NATS does not let us in.
-
-    In the pod of a component the user of NATS gets the answers to that component only, after which
-    its inboxes are named, too (rule S4).
-    """
-    component = access.inbox_prefix.removeprefix(_INBOXES) or "cli"
+    """The way to agents; None if NATS does not let us in."""
     async with AsyncExitStack() as stack:
         calls: AgentCalls | None = None
         with suppress(BusError):  # which is a finding of its own
             bus = await stack.enter_async_context(connect_nats(access, name="fleetbus-doctor"))
-            calls = await stack.enter_async_context(agent_calls(bus, component))
+            calls = await stack.enter_async_context(agent_calls(bus, agent_caller(access)))
         yield calls
 
 

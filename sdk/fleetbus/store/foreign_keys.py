@@ -32,7 +32,7 @@ _SNAPSHOT: Final = {
 }
 """Types of the snapshot's keys by the word after the prefix; see `fleetbus_proto.keys`."""
 _QUEUE: Final = {
-    **dict.fromkeys(("code", "replay"), "string"),
+    **dict.fromkeys(("code", "replay", "format"), "string"),
     **dict.fromkeys(("dirty", "credits", "triggers", "processing", "takes", "traces"), "hash"),
     **dict.fromkeys(
         ("notes", "attempts", "suspects", "reclaims", "outages", "liveness", "clock", "causes"),

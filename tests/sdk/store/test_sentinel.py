@@ -22,7 +22,7 @@ from fleetbus.workqueue.heartbeat import connect_blocking
 from fleetbus.workqueue.notify import Subscription
 from support.eventually import eventually
 from support.servers.valkey_cluster import ask
-from support.servers.valkey_sentinel import NAME, valkey_with_sentinel
+from support.servers.valkey_sentinel import NAME, ValkeyWithSentinel, valkey_with_sentinel
 
 
 @pytest.mark.full
@@ -90,7 +90,7 @@ async def test_the_latest_failover_is_believed_whichever_sentinel_answers_first(
         ]
         for epoch, side in enumerate(sides, 1):
             await ask(side.first, "SET", "side", str(epoch))
-        await ask(sides[1].sentinel, "SENTINEL FAILOVER", NAME)
+        await eventually(lambda: _begins_failover(sides[1]), timedelta(seconds=60))
         await sides[1].has_failed_over()
         places = [side.url.partition("//")[2].partition("/")[0] for side in sides]
         for order in (places, places[::-1]):
@@ -99,6 +99,16 @@ async def test_the_latest_failover_is_believed_whichever_sentinel_answers_first(
                 assert await client.get("side") == b"2"
             finally:
                 await client.aclose()
+
+
+async def _begins_failover(servers: ValkeyWithSentinel) -> bool:
+    """Ask for a failover; a Sentinel that has just started knows of no replica yet."""
+    try:
+        await ask(servers.sentinel, "SENTINEL FAILOVER", NAME)
+    except OSError as e:
+        assert "NOGOODSLAVE" in str(e)
+        return False
+    return True
 
 
 async def count_until_failed(client: Redis, failing: Coroutine[Any, Any, None]) -> int:

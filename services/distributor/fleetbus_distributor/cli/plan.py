@@ -62,12 +62,15 @@ def run_plan(
     config = resolve_hub(hub)
 
     async def main() -> int:
-        async with _connect(config, redis_url) as (clusters, redis), _bus(nats_url) as bus:
+        async with (
+            _connect(config, redis_url) as (clusters, redis),
+            _bus(nats_url) as (bus, caller),
+        ):
             from fleetbus_cli.fleet import calling_agents  # noqa: PLC0415 -- cost
             from fleetbus_distributor.cli.planner import build_planner  # noqa: PLC0415 -- cost
 
             planner = await build_planner(clusters, redis, bus)
-            async with calling_agents(clusters, bus):
+            async with calling_agents(clusters, bus, caller=caller):
                 if name is not None:
                     plans = [await planner.plan_name(namespace, name)]
                 else:
@@ -99,16 +102,17 @@ def _print(plans: Sequence[Preview], notes: Sequence[str], output: str) -> int:
 
 
 @asynccontextmanager
-async def _bus(nats_url: str | None) -> AsyncGenerator[Bus | None]:
-    """The bus, if one is set: it has the votes, and leads to agents."""
+async def _bus(nats_url: str | None) -> AsyncGenerator[tuple[Bus | None, str]]:
+    """The bus, if one is set, and the name by which agents are called: it has the votes, too."""
     target = resolve_target(nats_url=nats_url)
     if not target.nats_url:
-        yield None
+        yield None, ""
         return
-    from fleetbus_cli.nats import connect_nats  # noqa: PLC0415 -- import cost
+    from fleetbus_cli.nats import agent_caller, connect_nats  # noqa: PLC0415 -- import cost
 
-    async with connect_nats(target.require_nats(), name="fleetbus-plan") as bus:
-        yield bus
+    access = target.require_nats()
+    async with connect_nats(access, name="fleetbus-plan") as bus:
+        yield bus, agent_caller(access)
 
 
 @asynccontextmanager
