@@ -15,7 +15,6 @@ from nats.aio.client import Client
 
 from fleetbus.bus.connection import connected
 from fleetbus.bus.jetstream import ensure_distribution
-from fleetbus.clusters.providers.cluster import CLUSTERS
 from fleetbus.process.cancellation import cancel_and_wait
 from fleetbus_cli.app import run_command_line
 from fleetbus_distributor.kind import API_VERSION, KIND
@@ -220,22 +219,6 @@ async def test_d25_votes_are_read_from_the_bus(rig: Rig, desk: Desk, nats: Clien
     status, out, err = await desk("x", "--nats-url", "nats://127.0.0.1:1")
     assert (status, out) == (1, "")
     assert err.startswith("fleetbus: neither votes on gates nor clusters with agents are reached")
-
-
-async def test_d25_a_cluster_behind_an_agent_is_asked_through_it(
-    rig: Rig, desk: Desk, nats_url: str, tmp_path: pathlib.Path
-):
-    desk.environment["FLEETBUS_PROVIDERS"] = '[{"type": "cluster"}]'
-    rig.hub.create(CLUSTERS, {"metadata": {"name": "t1"}, "spec": {"access": "Agent"}})
-    file = desk.write(template=CONFIG_MAP, placement={"clusters": [{"name": "t1"}]})
-    status, out, _ = await desk("-f", file)
-    assert (status, "the address of NATS is not set (--nats-url)" in out) == (1, True)
-    async with agent_rig(nats_url, tmp_path) as agents:
-        await agents.start(rig.servers.kubeconfig() | {"current-context": "t1"}, "t1")
-        status, out, err = await desk("-f", file, "--nats-url", nats_url)
-    assert (status, err) == (2, "")
-    assert "t1:\n  + create ConfigMap default/m" in out
-    assert not rig.has("t1", "v1/configmaps", "m")
 
 
 async def test_d25_the_store_says_whether_a_service_account_is_required(
