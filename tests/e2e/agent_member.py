@@ -144,7 +144,7 @@ async def _drift_is_corrected(installed: Installation) -> None:
 
 
 async def _rights_count(installed: Installation) -> None:
-    """Rights that the owner did not grant are refused: another namespace, and acting as an account."""
+    """Rights that the owner did not grant are refused: other namespaces, acting as an account."""
     for cluster in ("hub", CLUSTER):
         await installed.ask(cluster, "create", "namespace", _SHOP)
     for words in (
