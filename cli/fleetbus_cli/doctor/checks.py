@@ -24,7 +24,12 @@ from fleetbus_cli.api_url import split_api_url
 from fleetbus_cli.doctor.clusters import Watched, check_clusters, watched_resources
 from fleetbus_cli.doctor.expiry import check_kubeconfig, check_nats_files, check_tls_files
 from fleetbus_cli.doctor.hub import check_components, check_versions
-from fleetbus_cli.doctor.members import check_members, read_members, unreadable
+from fleetbus_cli.doctor.members import (
+    check_members,
+    kubeconfig_namespaces,
+    read_members,
+    unreadable,
+)
 from fleetbus_cli.doctor.nats import check_nats
 from fleetbus_cli.doctor.registrations import check_registrations
 from fleetbus_cli.doctor.server_certificates import (
@@ -85,7 +90,7 @@ async def _check_access(given: Hub, nats: NatsAccess, watched: Watched) -> list[
         except (KubeError, ConfigError) as e:
             found.append(unreadable(e))
         else:
-            namespaces = {member.namespace for member in members}
+            namespaces = kubeconfig_namespaces(members)
             has_agents = any(member.info.access is ClusterAccess.AGENT for member in members)
             async with calls_to_agents(nats) if has_agents else nullcontext() as calls:
                 await _collect(found, check_members(members, not_checked, calls))

@@ -60,7 +60,7 @@ class Member:
         has_watcher: whether a watcher of its own watches it, and not the pool.
         watcher: the access of that watcher; None if there is none, or it may not be read.
         is_renewed: whether fleetbus renews the token of the writer, and of that watcher.
-        namespace: of the Secret with its kubeconfig.
+        namespace: of the Secret with its kubeconfig; empty for one behind an agent.
     """
 
     info: ClusterInfo
@@ -204,6 +204,11 @@ def _named(entries: Collection[Any]) -> list[Resource]:
             plural = f"{name.plural}/{last}" if is_part else name.plural
             resources.append(Resource(name.group or CORE, name.version or "v1", plural))
     return resources
+
+
+def kubeconfig_namespaces(members: Iterable[Member]) -> set[str]:
+    """The namespaces of the kubeconfig Secrets; clusters behind agents have none."""
+    return {member.namespace for member in members if member.namespace}
 
 
 async def check_members(
