@@ -144,7 +144,7 @@ async def _drift_is_corrected(installed: Installation) -> None:
 
 
 async def _rights_count(installed: Installation) -> None:
-    """Rights that the owner did not grant are refused: other namespaces, acting as an account."""
+    """Writes that the owner did not allow are refused: elsewhere, and as another account."""
     for cluster in ("hub", CLUSTER):
         await installed.ask(cluster, "create", "namespace", _SHOP)
     for words in (
@@ -154,7 +154,7 @@ async def _rights_count(installed: Installation) -> None:
     ):
         await installed.ask(CLUSTER, "-n", _SHOP, "create", *words)
     resources = {
-        "elsewhere": _resource("elsewhere", "default", "kube-public"),
+        "elsewhere": _resource("elsewhere", "default", "kube-public", serviceAccountName="web"),
         "deployed": _resource("deployed", _SHOP, _SHOP, serviceAccountName=_DEPLOYER),
     }
     for resource in resources.values():
@@ -166,10 +166,14 @@ async def _rights_count(installed: Installation) -> None:
     patch = ("-n", _SHOP, "patch", "multiclusterresource", "deployed", *again)
     await installed.ask("hub", *patch)
     await eventually(lambda: _has_state(installed, resources["deployed"], "Applied"), _SOON)
+    # Nothing is cleaned up where its account may not even look.
+    web = ("rolebinding", "web", "--clusterrole=edit", "--serviceaccount=default:web")
+    await installed.ask(CLUSTER, "-n", "kube-public", "create", *web)
     text = "\n---\n".join(map(json.dumps, resources.values()))
     await installed.ask("hub", "delete", "--timeout=2m", "-f", "-", text=text)
     for cluster in ("hub", CLUSTER):
         await installed.ask(cluster, "delete", "namespace", _SHOP, "--timeout=2m")
+    await installed.ask(CLUSTER, "-n", "kube-public", "delete", "rolebinding", "web")
 
 
 def _resource(name: str, namespace: str, target: str, **spec: str) -> Json:
@@ -192,7 +196,9 @@ async def _has_state(installed: Installation, resource: Json, state: str, reason
     query = ("multiclusterresource", metadata["name"], "-o", "jsonpath={.status.clusters}")
     text = await installed.ask("hub", "-n", metadata["namespace"], "get", *query)
     entries: list[Json] = json.loads(text) if text else []
-    return [(entry["state"], entry.get("reason", "")) for entry in entries] == [(state, reason)]
+    states = [(entry["state"], entry.get("reason", "")) for entry in entries]
+    print(f"{metadata['name']}: {states}", flush=True)
+    return len(states) == 1 and states[0][0] == state and reason in ("", states[0][1])
 
 
 # --- the audit log --------------------------------------------------------------------------------
