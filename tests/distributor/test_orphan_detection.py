@@ -200,7 +200,7 @@ async def test_d7_the_command_deletes_orphans_behind_an_agent(
     monkeypatch.setenv("FLEETBUS_PROVIDERS", '[{"type": "cluster"}]')
     rig.hub.create(CLUSTERS, {"metadata": {"name": "t1"}, "spec": {"access": "Agent"}})
     status, _, err = await call("delete", orphan.uid)
-    assert (status, "the address of NATS is not set (--nats-url)" in err) == (1, True)
+    assert (status, "its agent is called over NATS: set --nats-url" in err) == (1, True)
     status, _, err = await call("delete", orphan.uid, nats_url="nats://127.0.0.1:1")
     assert (status, err.startswith("fleetbus: clusters with agents are not reached: ")) == (1, True)
     assert rig.has("t1", MAPS, "b")

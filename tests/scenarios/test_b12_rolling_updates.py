@@ -24,7 +24,7 @@ async def test_b12_updates_that_change_the_set_of_controllers_lose_nothing(
     tmp_path: Path, nats_url: str, valkey_url: str, seed: int
 ) -> None:
     async with rolling(tmp_path, nats_url, valkey_url, seed) as running:
-        kinds = kinds_of(running.rollouts.random, 12 if FULL else 4)
+        kinds = kinds_of(running.rollouts.random, 12 if FULL else 2)
         async for kind, missed in run_updates(running, kinds):
             assert not missed, kind
 

@@ -13,7 +13,7 @@ import random
 import fleetbus
 
 _SLOW_SHARE = 0.15
-_SLOW_SECONDS = 1.5
+_SLOW_SECONDS = 1.0
 
 
 async def _dawdle(
