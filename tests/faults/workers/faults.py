@@ -210,11 +210,18 @@ STORE_FAULTS: Sequence[StoreFault] = (
 
 
 async def break_stores(scene: WorkerScene, kinds: Sequence[StoreFault]) -> None:
-    """One fault after the other, with quiet between them, until cancelled."""
+    """One fault after the other, with quiet between them, until cancelled.
+
+    The one under way ends first: else a server that was killed would stay away for good.
+    """
     while True:
         await scene.pause(*_FAULT_PAUSES)
         weights = [fault.weight for fault in kinds]
-        await scene.random.choices(kinds, weights)[0].act(scene)
+        fault = asyncio.ensure_future(scene.random.choices(kinds, weights)[0].act(scene))
+        try:
+            await asyncio.shield(fault)
+        finally:
+            await fault
 
 
 async def finish(scene: WorkerScene, rate: float, ends: int) -> None:
