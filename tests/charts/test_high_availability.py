@@ -5,7 +5,6 @@ How they behave is in test_three_servers.py.
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,10 +16,11 @@ from redis.exceptions import RedisError
 
 from fleetbus.store.address import SentinelAddress, parse_address
 from fleetbus_devfleet.processes.children import Child
-from fleetbus_devfleet.processes.servers import find_valkey_server, valkey_server
+from fleetbus_devfleet.processes.servers import find_valkey_server
 from fleetbus_emulator.ports import LOOPBACK, HeldPort
 from support.api.rendered_chart import VALUES, Object, find, of_kind, render, secret
 from support.eventually import eventually
+from support.servers.rendered_servers import store_administrator, write_users
 
 HA = VALUES["high availability"]
 STORES = ("nats", "valkey")
@@ -114,24 +114,14 @@ def test_a_change_of_the_sentinels_restarts_the_pods():
 
 
 @asynccontextmanager
-async def with_users(folder: Path, file: str, *more: str) -> AsyncGenerator[Any]:
-    """An administrator of a server, or of a Sentinel, with the rendered users."""
-    users = secret(render(HA), "fb-fleetbus-valkey-config")[file]
-    default = re.compile("^user default .*$", re.MULTILINE)
-    path = folder / "users.acl"
-    path.write_text(default.sub("user default on nopass ~* &* +@all", users))
-    if not more:
-        options = ["--aclfile", str(path)]
-        async with (
-            valkey_server(dir=folder / "data", options=options) as server,
-            Redis.from_url(server.url, decode_responses=True) as admin,
-        ):
-            admin.response_callbacks.clear()  # raw answers
-            yield admin
-        return
+async def sentinel_administrator(users: str, folder: Path) -> AsyncGenerator[Any]:
+    """An administrator of a Sentinel with rendered users."""
+    path = write_users(users, folder)
     config, port = folder / "sentinel.conf", HeldPort(LOOPBACK, 0)
     config.write_text(f"port {port.number}\nbind {LOOPBACK}\ndir {folder}\naclfile {path}\n")
-    child = Child("sentinel", [find_valkey_server(), config, *more], log=folder / "sentinel.log")
+    child = Child(
+        "sentinel", [find_valkey_server(), config, "--sentinel"], log=folder / "sentinel.log"
+    )
     try:
         async with Redis(port=port.number, decode_responses=True) as admin:
             admin.response_callbacks.clear()
@@ -161,7 +151,8 @@ async def test_s8_servers_follow_and_sentinels_appoint_and_neither_reads_a_key(t
     commands = ("GET x", "SET x y", "KEYS *", "FLUSHALL", "SHUTDOWN", "CONFIG GET *", "ACL LIST")
     following, appointing = ("PSYNC ? -1", "REPLCONF ack 1"), ("SLAVEOF a 1", "CONFIG REWRITE")
     every = (*commands, *following, *appointing)
-    async with with_users(tmp_path, "users.acl") as admin:
+    users = secret(render(HA), "fb-fleetbus-valkey-config")["users.acl"]
+    async with store_administrator(users, tmp_path) as admin:
         assert await allowed(admin, "replica", *every) == set(following)
         assert await allowed(admin, "sentinel", *every) == set(appointing)
         for user in ("projector", "query-api", "probe"):
@@ -174,7 +165,8 @@ async def test_s8_a_component_may_ask_a_sentinel_for_the_master_and_nothing_else
         *("SENTINEL SET fleetbus quorum 1", "SENTINEL MONITOR a 10.0.0.1 1 1", "SENTINEL RESET *"),
         *("SENTINEL CONFIG GET *", "SHUTDOWN", "ACL LIST", "ACL SETUSER a", "PUBLISH a b"),
     )
-    async with with_users(tmp_path, "sentinel.acl", "--sentinel") as admin:
+    users = secret(render(HA), "fb-fleetbus-valkey-config")["sentinel.acl"]
+    async with sentinel_administrator(users, tmp_path) as admin:
         for user in ("projector", "distributor", "query-api", "reconciler-shop"):
             assert await allowed(admin, user, *commands) == {"SENTINEL MASTERS"}, user
         assert await allowed(admin, "sentinel", *commands) == {"PUBLISH a b"}

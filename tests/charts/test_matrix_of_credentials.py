@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, cast
 
 from redis.asyncio import Redis
 
-from fleetbus_devfleet.processes.servers import find_nats_server, valkey_server
+from fleetbus_devfleet.processes.servers import find_nats_server
 from fleetbus_proto import keys, subjects
 from fleetbus_proto.keys import KV_BUCKET, SnapshotKeys
 from fleetbus_proto.subjects import DISTRIBUTION_STREAM, PRIOR_STREAM, STREAM
 from support.api.rendered_chart import SEED, VALUES, render, secret
 from support.servers.nats_refusals import refusals
-from support.servers.rendered_servers import rendered_nats
+from support.servers.rendered_servers import rendered_nats, store_administrator
 
 FLEET = {
     **VALUES["everything"],
@@ -258,23 +257,6 @@ def written_by() -> Iterator[tuple[str, Names]]:
     yield "other", set()
 
 
-@asynccontextmanager
-async def administrator(folder: Path) -> AsyncGenerator[Redis]:
-    """An administrator of a server with the rendered users."""
-    users = secret(render(FLEET), "fb-fleetbus-valkey-config")["users.acl"]
-    default = re.compile("^user default .*$", re.MULTILINE)
-    assert default.search(users)
-    path = folder / "users.acl"
-    path.write_text(default.sub("user default on nopass ~* &* +@all", users))
-    options = ["--aclfile", str(path)]
-    async with (
-        valkey_server(dir=folder / "data", options=options) as server,
-        Redis.from_url(server.url, decode_responses=True) as admin,
-    ):
-        admin.response_callbacks.clear()  # raw answers
-        yield admin
-
-
 async def dry_run(admin: Redis, user: str, *command: str) -> bool:
     """Whether the user may send the command."""
     return await cast("Any", admin).execute_command("ACL", "DRYRUN", user, *command) == "OK"
@@ -282,7 +264,8 @@ async def dry_run(admin: Redis, user: str, *command: str) -> bool:
 
 async def test_s8_every_store_user_and_every_key_and_command(tmp_path: Path):
     wrong: list[str] = []
-    async with administrator(tmp_path) as admin:
+    users = secret(render(FLEET), "fb-fleetbus-valkey-config")["users.acl"]
+    async with store_administrator(users, tmp_path) as admin:
         for user in STORE_USERS:
             for key, allowed in written_by():
                 if await dry_run(admin, user, "SADD", key, "x") != (user in allowed):

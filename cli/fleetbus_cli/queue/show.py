@@ -16,8 +16,6 @@ from fleetbus.workqueue.controllers import list_controllers
 from fleetbus.workqueue.describe import View, describe
 from fleetbus.workqueue.items import MOST, STATES, Item, list_items
 from fleetbus.workqueue.queue import Priority
-from fleetbus.workqueue.redis import RedisQueue
-from fleetbus.workqueue.stored_format import check_format
 from fleetbus_cli.documents import render_json
 from fleetbus_cli.queue.queues import run_on_store, unknown_controller
 from fleetbus_cli.table import render_table
@@ -57,9 +55,7 @@ def show_queues(
         if controller and controller not in names:
             raise unknown_controller(controller, names)
         chosen = [controller] if controller else names
-        for name in chosen:
-            await check_format(redis, name)
-        views = [await describe(RedisQueue(redis, name), name) for name in chosen]
+        views = [await describe(redis, name) for name in chosen]
         if controller:
             views[0] |= await describe_items(redis, controller, limit or _SHOWN)
         if output == "json":

@@ -6,7 +6,6 @@ All requests use the caller's rights on the hub, as those of `fleetbus.clusters.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -102,14 +101,7 @@ async def _offer(hub: KubeClient, namespace: str, name: str, one_time: str, expi
         record = AgentRecord(cluster=name, one_time=one_time, expires=expires)
         await hub.create(SECRETS, record_secret(record, namespace), field_manager=_MANAGER)
         return
-    record = replace(
-        read_record(secret),
-        one_time=one_time,
-        expires=expires,
-        pending="",
-        refused="",
-        refused_at="",
-    )
+    record = read_record(secret).changed_to(one_time=one_time, expires=expires, pending="")
     await _patch(hub, secret, record)
 
 

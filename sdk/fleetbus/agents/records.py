@@ -78,7 +78,11 @@ class AgentRecord:
 
     def accepted(self) -> AgentRecord:
         """The record once somebody has accepted the pending nkey."""
-        return replace(self, key=self.pending, pending="", next_key="", refused="", refused_at="")
+        return self.changed_to(key=self.pending, pending="", next_key="")
+
+    def changed_to(self, **fields: str) -> AgentRecord:
+        """The record with other nkeys; a refusal before them does not count any more."""
+        return replace(self, refused="", refused_at="", **fields)
 
     def data(self) -> dict[str, str | None]:
         """The data of the Secret; None for a key that it does not have."""

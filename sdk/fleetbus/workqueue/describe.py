@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fleetbus.reconcile import Request
-from fleetbus.workqueue.queue import Breaker, Priority, Queue, Stats
+from fleetbus.workqueue.queue import Breaker, Priority, Stats
+from fleetbus.workqueue.redis import RedisQueue
+from fleetbus.workqueue.stored_format import check_format
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
 
 View: TypeAlias = dict[str, Any]
 
 
-async def describe(queue: Queue, controller: str) -> View:
-    """Describe a queue; durations are in seconds."""
+async def describe(redis: Redis, controller: str) -> View:
+    """Describe the queue of a controller; durations are in seconds.
+
+    Raises:
+        NewerQueue: a newer release has written it.
+        QueueUnavailableError: the store does not answer.
+        redis.exceptions.RedisError: the store is away.
+    """
+    await check_format(redis, controller)
+    queue = RedisQueue(redis, controller)
     stats = await queue.stats()
     processing = [
         {

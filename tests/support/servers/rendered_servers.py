@@ -26,7 +26,11 @@ from redis.exceptions import RedisError
 from fleetbus.process.access.nats import NatsAccess, nats_access
 from fleetbus.process.access.store import StoreAccess, store_access
 from fleetbus_devfleet.processes.children import Child
-from fleetbus_devfleet.processes.servers import find_nats_server, find_valkey_server
+from fleetbus_devfleet.processes.servers import (
+    find_nats_server,
+    find_valkey_server,
+    valkey_server,
+)
 from fleetbus_emulator.ports import LOOPBACK, HeldPort
 from support.api.rendered_chart import Object, find, render, secret
 from support.eventually import eventually
@@ -115,6 +119,27 @@ class RenderedNats:
     def access(self, user: str) -> NatsAccess:
         """The same for our own client."""
         return nats_access(_fields("NATS", self.environment(user)))
+
+
+def write_users(users: str, folder: Path) -> Path:
+    """Write rendered users of a store; the user `default` may do everything without a password."""
+    default = re.compile("^user default .*$", re.MULTILINE)
+    assert default.search(users)
+    path = folder / "users.acl"
+    path.write_text(default.sub("user default on nopass ~* &* +@all", users))
+    return path
+
+
+@asynccontextmanager
+async def store_administrator(users: str, folder: Path) -> AsyncGenerator[Redis]:
+    """An administrator of a server with rendered users, who gets raw answers."""
+    options = ["--aclfile", str(write_users(users, folder))]
+    async with (
+        valkey_server(dir=folder / "data", options=options) as server,
+        Redis.from_url(server.url, decode_responses=True) as admin,
+    ):
+        admin.response_callbacks.clear()
+        yield admin
 
 
 @asynccontextmanager

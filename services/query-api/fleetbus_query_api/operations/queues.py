@@ -14,8 +14,6 @@ from fleetbus.process.human_time import render_time
 from fleetbus.store.connection import store_errors
 from fleetbus.workqueue.describe import View, describe
 from fleetbus.workqueue.errors import QueueUnavailableError
-from fleetbus.workqueue.redis import RedisQueue
-from fleetbus.workqueue.stored_format import check_format
 from fleetbus_query_api.access.authorise import Access, Right
 from fleetbus_query_api.operations.controllers import KnownControllers
 from fleetbus_query_api.operations.hub_rights import require_on_hub
@@ -62,7 +60,6 @@ class QueueListing:
     async def _describe(self) -> list[View]:
         views: list[View] = []
         for name in await self._controllers.list():
-            await check_format(self._redis, name)
-            views.append(await describe(RedisQueue(self._redis, name), name))
+            views.append(await describe(self._redis, name))
             await asyncio.sleep(0)  # let others run
         return views

@@ -96,8 +96,7 @@ def decide(
     if signer == record.key:
         return _rotate(record, key, given)
     if key == signer == record.next_key:
-        after = replace(record, key=key, next_key="", refused="", refused_at="")
-        return Decision(ACCEPTED, "", after)
+        return Decision(ACCEPTED, "", record.changed_to(key=key, next_key=""))
     return Decision(
         REFUSED,
         "this nkey does not count (any more): it was used before, replaced or revoked; "
@@ -122,15 +121,12 @@ def _register(record: AgentRecord, registration: Registration, given: Circumstan
             REFUSED,
             f"the registration expired at {record.expires}; {_AGAIN.format(cluster=cluster)}",
         )
-    after = replace(
-        record,
+    after = record.changed_to(
         one_time="",
         expires="",
         uid=_shown(registration.uid),
         instance=_shown(registration.instance),
         changed=rfc3339(given.now, timespec="seconds"),
-        refused="",
-        refused_at="",
     )
     is_another = bool(given.uid and registration.uid and given.uid != registration.uid)
     if given.approval or is_another:
@@ -149,8 +145,7 @@ def _rotate(record: AgentRecord, key: str, given: Circumstances) -> Decision:
     if record.changed and given.now < read_time(record.changed) + ROTATIONS:
         return Decision(REFUSED, f"the nkey was changed at {record.changed}: try again later")
     changed = rfc3339(given.now, timespec="seconds")
-    after = replace(record, next_key=key, changed=changed, refused="", refused_at="")
-    return Decision(ACCEPTED, "", after)
+    return Decision(ACCEPTED, "", record.changed_to(next_key=key, changed=changed))
 
 
 def _accept(cluster: str) -> str:
