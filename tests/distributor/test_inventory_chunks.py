@@ -283,11 +283,7 @@ async def crashes(rig: Rig, monkeypatch: pytest.MonkeyPatch, at: int) -> bool:
 
 async def names_all(rig: Rig) -> None:
     hub = rig.fleet.cluster(HUB).live
-    found = await hub.get(MULTI_CLUSTER_RESOURCES, "default", "x")
-    assert found is not None
-    document = Document(hub, found)
-    await document.load_chunks()
-    inventory = intent.read(document.status)
+    inventory = intent.read((await read_document(hub)).status)
     recorded = {f"{name}/{key[3]}" for name, entries in inventory.items() for key in entries}
     assert set(maps(rig)) <= recorded
 
@@ -338,6 +334,40 @@ async def test_d2_a_chunk_that_is_being_deleted_is_not_used_again(rig: Rig):
     again, _ = await chunks.ChunkStore().write(hub, rig.resource(), [part], [])
     assert again[0].name != first[0].name
     assert again[0].sha256 == first[0].sha256 == hash_of(rig.hub.list(CHUNKS)[0]["data"])
+
+
+async def test_d2_a_chunk_that_another_round_lists_again_is_not_removed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    place(rig)
+    await rig.reconcile()
+    hub = rig.fleet.cluster(HUB).live
+    before = await read_document(hub)
+    slow = await read_document(hub)
+    really = hub.request
+
+    async def meanwhile(call: Any) -> bytes:
+        answer = await really(call)
+        if call.path.endswith("/status"):
+            patched.undo()
+            other = await read_document(hub)
+            await other.write_status({**other.status, "intent": before.status["intent"]})
+        return answer
+
+    less = {"parts": [{"objects": [], "clusters": [{"name": "t1"}]}]}
+    with monkeypatch.context() as patched:
+        patched.setattr(hub, "request", meanwhile)
+        await slow.write_status({**slow.status, "intent": less})
+    assert stored(rig) == before.resource["status"]["intent"]
+    assert set(listed(rig)) <= set(present(rig))
+    assert (await read_document(hub)).status["intent"] == before.status["intent"]
+
+
+async def read_document(hub: Any) -> Document:
+    found = await hub.get(MULTI_CLUSTER_RESOURCES, "default", "x")
+    document = Document(hub, found)
+    await document.load_chunks()
+    return document
 
 
 async def test_d8_a_terminating_namespace_lets_no_chunk_be_created_and_can_be_confirmed(rig: Rig):

@@ -22,7 +22,7 @@ from fleetbus.owned_objects import decision
 from fleetbus.owned_objects.claim import Claim, Ownership
 from fleetbus.ownership import Owner
 from fleetbus_agent import gateway
-from fleetbus_distributor.hub.chunks import release
+from fleetbus_distributor.hub.chunks import read_unused, release
 from fleetbus_distributor.hub.document import Document
 from fleetbus_distributor.hub.rollout_state import GateState
 from fleetbus_distributor.hub.status import Status, is_changed
@@ -186,7 +186,8 @@ def release_chunks_first() -> None:
     async def write(self: Document, status: Status) -> None:
         old = [ref.name for ref in refs_of(self._stored)]
         if old and is_changed(status, self.status):
-            await release(self._client, self.metadata["namespace"], sorted(old))
+            namespace = self.metadata["namespace"]
+            await release(self._client, await read_unused(self._client, namespace, old))
         await inner(self, status)
 
     replace(Document, "write_status", write)

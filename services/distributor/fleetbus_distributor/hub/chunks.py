@@ -211,14 +211,37 @@ def _body(resource: Object, data: str, digest: str) -> Object:
 # --- chunks that are not needed any more ------------------------------------------------------
 
 
-async def release(hub: KubeClient, namespace: str, names: Iterable[str]) -> None:
-    """Delete chunks that no status lists; one that stays is found by the sweep."""
-    for name in names:
+async def read_unused(hub: KubeClient, namespace: str, names: Sequence[str]) -> list[Object]:
+    """Read the metadata of chunks that a status is about to list no longer.
+
+    They are read before that status is written: whoever reads it and lists one of them again marks
+    the chunk as used first, so that `release` fails. One that cannot be read is left to the sweep.
+    """
+    at_once = asyncio.Semaphore(_AT_ONCE)
+
+    async def read(name: str) -> Object | None:
+        with suppress(KubeError):
+            async with at_once:
+                chunk = await hub.get(CHUNKS, namespace, name)
+            return {"metadata": chunk["metadata"]} if chunk else None
+        return None
+
+    found = await asyncio.gather(*(read(name) for name in names))
+    return [chunk for chunk in found if chunk is not None]
+
+
+async def release(hub: KubeClient, chunks: Iterable[Object]) -> None:
+    """Delete chunks that no status lists any more; one that stays is found by the sweep.
+
+    Args:
+        hub: where they are.
+        chunks: as `read_unused` has read them.
+    """
+    for chunk in chunks:
         try:
-            chunk = await hub.get(CHUNKS, namespace, name)
-            if chunk is not None:
-                await _remove(hub, chunk)
+            await _remove(hub, chunk)
         except KubeError as error:
+            name = chunk["metadata"]["name"]
             log.info("chunk_not_removed", chunk=name, error=str(error))
 
 

@@ -21,7 +21,13 @@ from fleetbus.kube.client import KubeClient
 from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, FINALIZER, MULTI_CLUSTER_RESOURCES
 from fleetbus.process.redact import cut
 from fleetbus_distributor.errors import ChunkError
-from fleetbus_distributor.hub.chunks import STORED_WITHIN, ChunkStore, release, to_listed
+from fleetbus_distributor.hub.chunks import (
+    STORED_WITHIN,
+    ChunkStore,
+    read_unused,
+    release,
+    to_listed,
+)
 from fleetbus_distributor.hub.status import Status, is_changed
 from fleetbus_distributor.kind import API_VERSION, KIND
 from fleetbus_distributor.render.template import Object
@@ -146,13 +152,17 @@ class Document:
         before = {ref.name for ref in refs_of(self._stored)}
         intent = cast("Status", status.get("intent") or {})
         stored = await self._store_parts(status) if "parts" in intent else status
+        unused = await read_unused(
+            self._client,
+            self.metadata["namespace"],
+            sorted(before - {ref.name for ref in refs_of(stored)}),
+        )
         body = {**self.resource, "status": stored}
         self.resource = await self._client.update_status(
             MULTI_CLUSTER_RESOURCES, body, field_manager=MANAGER
         )
         self._intent = intent if "parts" in intent else {}
-        unused = before - {ref.name for ref in refs_of(stored)}
-        await release(self._client, self.metadata["namespace"], sorted(unused))
+        await release(self._client, unused)
 
     async def _store_parts(self, status: Status) -> Status:
         """Store the parts of the intent, and list them in the status instead."""
