@@ -20,7 +20,7 @@ from fleetbus.bus.patches.direct_publish import DirectPublishClient
 from fleetbus.bus.patches.failed_reconnects import close_failed_attempt
 from fleetbus.bus.patches.header_parsing import FastHeadersClient
 from fleetbus.bus.patches.ordered_ping import OrderedPingClient
-from fleetbus.bus.patches.tls_end import TlsEndClient
+from fleetbus.bus.patches.tcp_transport import TcpTransportClient
 from fleetbus.bus.patches.writelines import patch_writelines
 from fleetbus.errors import BusError
 from fleetbus.process.access.nats import NatsAccess
@@ -195,7 +195,7 @@ class _Client(
     DirectPublishClient,
     OrderedPingClient,
     ConfiguredServersClient,
-    TlsEndClient,
+    TcpTransportClient,
     LoginClient,
 ): ...
 

@@ -18,14 +18,11 @@ class OrderedPingClient(Client):
     """nats-py's client, whose `flush` returns when the server has received what was sent."""
 
     async def _send_ping(self, future: asyncio.Future[bool] | None = None) -> None:
-        try:
-            if self.is_connected and self._pending and self._transport is not None:
-                self._transport.writelines(self._pending[:])
-                self._pending = []
-                self._pending_data_size = 0
-            await super()._send_ping(future)
-        except RuntimeError as e:  # of uvloop: closed a moment ago, which nats-py has not read yet
-            raise nats.errors.StaleConnectionError from e
+        if self.is_connected and self._pending and self._transport is not None:
+            self._transport.writelines(self._pending[:])
+            self._pending = []
+            self._pending_data_size = 0
+        await super()._send_ping(future)
 
     async def _process_pong(self) -> None:
         if self._pongs and self._pongs[0].done():

@@ -60,18 +60,3 @@ async def test_an_answer_that_comes_late_does_not_end_the_connection(nats_url: s
         await bus.publish("a", b"text")
         await eventually(lambda: received == [b"text"])
         assert not bus.disconnects
-
-
-async def test_a_ping_on_a_connection_that_was_just_closed_has_no_answer(
-    nats_url: str, monkeypatch: pytest.MonkeyPatch
-):
-    """Uvloop refuses to write to it before nats-py has read that it is closed."""
-
-    def refuse(_data: bytes) -> None:
-        raise RuntimeError("unable to perform operation on <TCPTransport closed=True>")
-
-    async with connected(nats_url, name="test") as bus:
-        transport: Any = bus.nc._transport  # pyright: ignore[reportPrivateUsage] -- the real one
-        monkeypatch.setattr(transport, "write", refuse)
-        assert not await bus.ping(timedelta(seconds=1))
-        monkeypatch.undo()

@@ -1,15 +1,20 @@
-"""Ends TLS connections of nats-py 2.16 as asyncio wants it.
+"""Makes the TCP transport of nats-py 2.16 the same on asyncio's and on uvloop's event loop.
 
-nats-py makes the protocol for the encrypted connection itself, and asyncio does not tell a protocol
+nats-py makes the protocol for an encrypted connection itself, and asyncio does not tell a protocol
 that it passes to `start_tls` of the connection. So when the server closes, the protocol asks to
 keep the other direction open, which TLS cannot, and asyncio prints "returning true from
 eof_received() has no effect when using ssl".
+
+Between the end of a connection and the moment at which nats-py reads of it, asyncio drops what is
+written, and uvloop raises RuntimeError: into whoever publishes, and into nats-py's flusher, which
+ends for good and takes the error for the end of the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Sequence
 from typing import Any, cast
 from urllib.parse import ParseResult
 
@@ -26,13 +31,24 @@ class _Transport(TcpTransport):
         connect_timeout: int,
     ) -> None:
         await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
-        writer = cast("asyncio.StreamWriter", self._io_writer)
         # What asyncio sets itself for a connection that it has opened with TLS.
-        cast("Any", writer.transport.get_protocol())._over_ssl = True  # noqa: SLF001
+        cast("Any", self._writer.transport.get_protocol())._over_ssl = True  # noqa: SLF001
+
+    def write(self, payload: bytes) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(payload)
+
+    def writelines(self, payload: Sequence[bytes]) -> None:
+        if not self._writer.is_closing():
+            self._writer.writelines(payload)
+
+    @property
+    def _writer(self) -> asyncio.StreamWriter:
+        return cast("asyncio.StreamWriter", self._io_writer)
 
 
-class TlsEndClient(Client):
-    """nats-py's client, whose protocol knows that it runs over TLS."""
+class TcpTransportClient(Client):
+    """nats-py's client, whose TCP transport does the same on every event loop."""
 
     async def _select_next_server(self) -> None:
         await super()._select_next_server()
