@@ -97,16 +97,36 @@ def test_a_manifest_has_the_objects_of_the_chart(options: dict[str, Any]):
 
 
 @pytest.mark.usefixtures("agents")
-def test_the_line_for_helm_installs_the_same(call: Call):
-    status, out, err = call("join", "eu1", "--agent", "--helm", "--writable", "shop")
+@each_row(
+    ("options", "chosen"),
+    [
+        ((), {}),
+        (("--rights", "full"), {"rights": "full"}),
+        (
+            ("--writable", "shop", "--writable", "mail"),
+            {"rights": "namespaces", "namespaces": ("shop", "mail")},
+        ),
+    ],
+)
+def test_the_command_for_helm_installs_the_same(
+    call: Call, options: tuple[str, ...], chosen: dict[str, Any]
+):
+    status, out, err = call("join", "eu1", "--agent", "--helm", *options)
     assert status == 0, err
-    words = shlex.split(out)
-    assert words[:3] == ["helm", "install", "fleetbus-agent"]
-    assigned = dict(word.split("=", 1) for word in words if "=" in word)
-    assert assigned["cluster"] == "eu1"
-    assert assigned["access.mode"] == "namespaces"
-    assert assigned["access.namespaces[0]"] == "shop"
-    assert assigned["image.tag"] == "1"
+    command, _, rest = out.partition("\n")
+    assert shlex.split(command)[:3] == ["helm", "install", NAME]
+    assert command.endswith(" --values - <<'EOF'")
+    values, _, end = rest.rpartition("EOF\n")
+    assert end == ""
+    install = AgentInstall(
+        cluster="eu1",
+        url="tls://nats.example.com:4222",
+        ca=CA,
+        seed=seed_in(values),
+        image="r/fleetbus:1",
+        **chosen,
+    )
+    assert without_helm(render_agent(yaml.safe_load(values))) == manifest(install)[1:]
 
 
 def test_access_changes_both_ways_and_the_cluster_stays(

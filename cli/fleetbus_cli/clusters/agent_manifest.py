@@ -52,24 +52,26 @@ def manifest(install: AgentInstall) -> list[dict[str, Any]]:
     return [namespace, *made]
 
 
-def helm_values(install: AgentInstall) -> dict[str, str]:
-    """The same as values of the chart, each as `--set-string` takes it."""
-    repository, _, tag = install.image.rpartition(":")
-    is_digest = "@" in install.image
-    values = {
+def helm_values(install: AgentInstall) -> dict[str, Any]:
+    """The same as values of the chart."""
+    values: dict[str, Any] = {
         "cluster": install.cluster,
-        "nats.url": install.url,
-        "registration.seed": install.seed,
+        "nats": {"url": install.url} | ({"ca": install.ca} if install.ca else {}),
+        "registration": {"seed": install.seed},
+        "access": {"mode": install.rights, "namespaces": list(install.namespaces)},
     }
-    if is_digest:
-        values["image.repository"], _, values["image.digest"] = install.image.partition("@")
-    elif repository and "/" not in tag:
-        values |= {"image.repository": repository, "image.tag": tag}
-    if install.rights != "readOnly":
-        values["access.mode"] = install.rights
-    for number, name in enumerate(install.namespaces):
-        values[f"access.namespaces[{number}]"] = name
+    if image := _image_values(install.image):
+        values["image"] = image
     return values
+
+
+def _image_values(image: str) -> dict[str, str]:
+    """Those of a reference with a digest or a tag; of another the chart's own serve."""
+    if "@" in image:
+        repository, _, digest = image.partition("@")
+        return {"repository": repository, "digest": digest}
+    repository, _, tag = image.rpartition(":")
+    return {"repository": repository, "tag": tag} if repository and "/" not in tag else {}
 
 
 def _kept(obj: dict[str, Any], install: AgentInstall) -> list[dict[str, Any]]:

@@ -146,7 +146,7 @@ _Helm = Annotated[
     bool,
     typer.Option(
         "--helm",
-        help="Print a line for helm and the chart fleetbus-agent instead.",
+        help="Print a command for helm and the chart fleetbus-agent instead.",
         rich_help_panel=_AGENT,
     ),
 ]
