@@ -49,8 +49,13 @@ class Release:
         return int(major), int(minor)
 
 
-RELEASES = (Release("v1.34.1", "v3.6.4", "1.24.0"), Release("v1.37.2", "v3.7.0", "1.26.0"))
-DEFAULT = RELEASES[0]
+RELEASES = (
+    Release("v1.29.6", "v3.5.16", "1.21"),
+    Release("v1.34.1", "v3.6.4", "1.24.0"),
+    Release("v1.37.2", "v3.7.0", "1.26.0"),
+)
+"""From the oldest that is supported on; a minor version names the last one here."""
+DEFAULT = RELEASES[1]
 """Also the one that helm assumes where no server is asked."""
 
 _COMMANDS = {name: f"k8s.io/kubernetes/cmd/{name}" for name in REQUIRED[1:]}

@@ -59,12 +59,13 @@ def test_a_folder_with_another_release_than_the_chosen_one_is_refused(
     ("text", "expected"),
     [
         ("", DEFAULT),
-        ("1.34", RELEASES[0]),
-        ("v1.37.2", RELEASES[1]),
-        ("1.37", RELEASES[1]),
-        ("v1.36.4", replace(RELEASES[0], version="v1.36.4")),
+        ("1.34", DEFAULT),
+        ("1.29", RELEASES[0]),
+        ("v1.37.2", RELEASES[-1]),
+        ("1.37", RELEASES[-1]),
+        ("v1.36.4", replace(DEFAULT, version="v1.36.4")),
         ("1.29.0", replace(RELEASES[0], version="v1.29.0")),
-        ("1.38.0", replace(RELEASES[1], version="v1.38.0")),
+        ("1.38.0", replace(RELEASES[-1], version="v1.38.0")),
     ],
 )
 def test_a_release_is_chosen_by_its_minor_version_or_in_full(
