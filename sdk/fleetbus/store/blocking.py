@@ -5,13 +5,21 @@ from __future__ import annotations
 from typing import Any, cast
 
 import redis
+import redis.exceptions as errors
 from redis.cluster import ClusterNode, RedisCluster
 from redis.connection import ConnectionPool
-from redis.sentinel import Sentinel
+from redis.sentinel import MasterNotFoundError, Sentinel
 
 from fleetbus.process.access.store import StoreAccess
-from fleetbus.store.address import ClusterAddress, Credentials, SentinelAddress, parse_address
+from fleetbus.store.address import (
+    ClusterAddress,
+    Credentials,
+    Place,
+    SentinelAddress,
+    parse_address,
+)
 from fleetbus.store.login import authentication_of, reading_tls_in_threads, sentinel_authentication
+from fleetbus.store.sentinel import latest_master
 
 
 def make_blocking(access: StoreAccess | str, **options: Any) -> redis.Redis:
@@ -33,7 +41,7 @@ def make_blocking(access: StoreAccess | str, **options: Any) -> redis.Redis:
         if address.is_tls:
             options["ssl"] = True
         of_sentinels = options | sentinel_authentication(access, address.sentinel_credentials)
-        sentinel: Any = Sentinel(address.sentinels, sentinel_kwargs=of_sentinels, **options)
+        sentinel: Any = _Sentinels(address.sentinels, sentinel_kwargs=of_sentinels, **options)
         of_master = {"db": address.database, **authentication_of(access, address.credentials)}
         of_master["redis_class"] = _ClientOfMaster
         master: Any = sentinel.master_for(address.master, **of_master)
@@ -46,6 +54,38 @@ def make_blocking(access: StoreAccess | str, **options: Any) -> redis.Redis:
     client = redis.Redis.from_url(access.url, **options, **authentication_of(access, Credentials()))
     _read_tls(client, access)
     return client
+
+
+class _Sentinels(Sentinel):
+    """Believes the latest failover of which a majority knows, as `store.sentinel` does.
+
+    Of redis-py the first Sentinel that answers decides, and it may be on the side of a master that
+    was cut off.
+    """
+
+    def __init__(self, places: tuple[Place, ...], **options: Any) -> None:
+        super().__init__(places, **options)
+        self._places = places
+
+    def discover_master(self, service_name: str) -> Place:
+        """Find the master.
+
+        Raises:
+            MasterNotFoundError: no Sentinel knows it; why, for each of them.
+        """
+        answers: list[dict[str, dict[str, Any]]] = []
+        problems: list[str] = []
+        for place, sentinel in zip(self._places, self.sentinels, strict=True):
+            try:
+                answers.append(cast("Any", sentinel).sentinel_masters())
+            except errors.RedisError as e:
+                problems.append(f"{place[0]}:{place[1]} - {e!r}")
+            if len(answers) > len(self._places) // 2:
+                break
+        if master := latest_master(answers, service_name):
+            return master
+        text = f": {', '.join(problems)}" if problems else ""
+        raise MasterNotFoundError(f"No master found for {service_name!r}{text}")
 
 
 def _read_tls(client: redis.Redis, access: StoreAccess) -> None:

@@ -9,6 +9,7 @@ up.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, cast
 from weakref import WeakSet
@@ -66,13 +67,9 @@ class _Sentinels(Sentinel):
             redis.exceptions.ResponseError: none answers, and one refuses.
         """
         answers = await self._ask()
-        named = [
-            _read(masters[service_name])
-            for masters in answers.values()
-            if isinstance(masters, dict) and service_name in masters
-        ]
-        if named and (latest := max(named)).is_up:
-            return latest.place
+        known = [masters for masters in answers.values() if isinstance(masters, dict)]
+        if master := latest_master(known, service_name):
+            return master
         problems = {at: answer for at, answer in answers.items() if not isinstance(answer, dict)}
         if len(problems) == len(answers):
             for problem in problems.values():
@@ -112,6 +109,17 @@ class _Sentinels(Sentinel):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await super().aclose()
+
+
+def latest_master(answers: Iterable[dict[str, dict[str, Any]]], name: str) -> Place | None:
+    """The master by the latest failover of which one of some Sentinels knows; None if it is down.
+
+    Args:
+        answers: of each Sentinel, the masters that it knows by their names.
+        name: of the master.
+    """
+    named = [_read(masters[name]) for masters in answers if name in masters]
+    return latest.place if named and (latest := max(named)).is_up else None
 
 
 def _read(state: dict[str, Any]) -> _Named:

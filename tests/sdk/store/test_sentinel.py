@@ -94,10 +94,14 @@ async def test_the_latest_failover_is_believed_whichever_sentinel_answers_first(
         await sides[1].has_failed_over()
         places = [side.url.partition("//")[2].partition("/")[0] for side in sides]
         for order in (places, places[::-1]):
-            client = await connect(f"redis+sentinel://{','.join(order)}/{NAME}/0")
+            url = f"redis+sentinel://{','.join(order)}/{NAME}/0"
+            client = await connect(url)
+            blocking: Any = connect_blocking(url, QueuePolicy())
             try:
                 assert await client.get("side") == b"2"
+                assert await asyncio.to_thread(blocking.get, "side") == b"2"
             finally:
+                blocking.close()
                 await client.aclose()
 
 
