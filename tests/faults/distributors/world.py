@@ -245,11 +245,11 @@ async def running_world(folder: Path, mutation: str = "") -> AsyncGenerator[Worl
     ):
         await let_agents_log_in(nats, folder)
         _hide_targets(rig, folder)
-        async with (
-            running_processes(folder, rig.shared, log, mutation) as processes,
-            open_agents(folder, processes, rig.servers, nats) as agents,
-        ):
-            with (folder / "history.jsonl").open("wb") as history:
+        with (folder / "history.jsonl").open("wb") as history:
+            async with (
+                running_processes(folder, rig.shared, log, mutation) as processes,
+                open_agents(folder, processes, rig.servers, nats) as agents,
+            ):
                 world = World(rig, processes, agents, log, folder, history)
                 world.set_up()
                 yield world
