@@ -13,8 +13,11 @@ from support.api.rbac import calls_of_audit_event, grants_of, missing, unused
 KINDS: Final = "roles,rolebindings,clusterroles,clusterrolebindings"
 _NAMESPACES: Final = ("fleetbus", "fleetbus-system")
 _USERS: Final = tuple(f"system:serviceaccount:{namespace}:" for namespace in _NAMESPACES)
-_OF_DOCTOR: Final = frozenset({("list", "serviceaccounts"), ("list", "deployments")})
-"""`fleetbus doctor` tries to, with the rights of the pod that it runs in, and goes on without."""
+_OF_DOCTOR: Final = frozenset(
+    {("list", "serviceaccounts"), ("list", "deployments"), ("list", "secrets")}
+)
+"""`fleetbus doctor` tries to list these of all namespaces, with the rights of the pod that it runs
+in, and goes on without."""
 
 Object = dict[str, Any]
 
@@ -42,7 +45,7 @@ def compare(objects: Sequence[Object], audit_log: Path) -> Rights:
         for event in map(json.loads, audit_log.read_text().splitlines())
         if event["user"]["username"].startswith(_USERS)
         for call in calls_of_audit_event(event)
-        if (call.verb, call.resource) not in _OF_DOCTOR
+        if call.namespace or (call.verb, call.resource) not in _OF_DOCTOR
     ]
     grants = grants_of([*roles, *bindings])
     return Rights(list(map(str, missing(grants, calls))), list(map(str, unused(grants, calls))))

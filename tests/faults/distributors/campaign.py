@@ -1,6 +1,7 @@
 """One seed of the campaign of distributors, phase by phase.
 
-`points`: they, or the agents of targets, die at each point between two writes. `storm`: they die at
+`points`: they, or the agents of targets, die at each point between two writes. `stops`: they stand
+still there until another has taken over, and then go on. `storm`: they die at
 any time, while targets, agents, hub and the names of the clusters are broken. `plans`: in peace,
 `fleetbus plan` and then what it announced. `steps`: what needs a certain order of events. After
 each phase everything is mended, and what there is is written down once the fleet is quiet.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import suppress
@@ -25,15 +27,16 @@ from faults.distributors import plans
 from faults.distributors.agent_faults import AgentFaults
 from faults.distributors.faults import Faults
 from faults.distributors.history import read_history
-from faults.distributors.kill_points import AFTER, BEFORE, POINTS
+from faults.distributors.kill_points import AFTER, BEFORE, DISTRIBUTOR_POINTS, POINTS
 from faults.distributors.processes import Processes
-from faults.distributors.settings import DIRECT, DISTRIBUTORS, SETTLE_SECONDS, TARGETS
+from faults.distributors.settings import DIRECT, DISTRIBUTORS, POLICY, SETTLE_SECONDS, TARGETS
 from faults.distributors.stage import Stage
 from faults.distributors.state import hub_client, read_state
 from faults.distributors.state_checks import check_state
 from faults.distributors.steps import STEPS
 from faults.distributors.users import PLAIN, Users
 from faults.distributors.world import World, running_world
+from faults.rig.armed import STOP
 from faults.rig.records import Violation
 from faults.watchers.campaign import beside
 from fleetbus.bus.connection import connected
@@ -48,6 +51,7 @@ _POLL_SECONDS: Final = 0.5
 _POINT_SECONDS: Final = 6
 _ACTS_PATIENCE: Final = 4.0
 _PROVOKE_SECONDS: Final = 1.5
+_STANDS: Final = (1.2 * POLICY.lease.total_seconds(), 2 * POLICY.lease.total_seconds())
 _ROUNDS: Final = 3
 _MISSED_SECONDS: Final = 15
 _NUMBERED: Final = 8
@@ -63,6 +67,7 @@ class DistributorPlan:
         seed: of every choice.
         kills: how many distributors are killed at any time.
         points: at how many of the points between two writes; None for each of them.
+        stops: at how many of the points of distributors one stands still; None for each of them.
         pace: seconds between two kills, on average.
         rounds: how often a plan is compared with the writes that follow.
         steps: which of the directed steps; None for each of them.
@@ -72,6 +77,7 @@ class DistributorPlan:
     seed: int
     kills: int = 100
     points: int | None = None
+    stops: int | None = None
     pace: float = 1.2
     rounds: int = 3
     steps: tuple[str, ...] | None = None
@@ -114,6 +120,7 @@ class _Campaign:
         plan = self._plan
         every = {
             "points": (plan.points != 0, self._die_at_points),
+            "stops": (plan.stops != 0, self._stand_still_at_points),
             "storm": (plan.kills > 0, self._storm),
             "plans": (plan.rounds > 0, self._compare_plans),
             "steps": (plan.steps != (), self._take_steps),
@@ -214,6 +221,31 @@ class _Campaign:
                 break
         self._processes.arm("")
         await asyncio.sleep(self._random.uniform(0, 0.3))
+
+    async def _stand_still_at_points(self) -> None:
+        chosen = self._random.sample(DISTRIBUTOR_POINTS, len(DISTRIBUTOR_POINTS))
+        async with beside(users=self._users.keep_acting(0.05, 0.4)):
+            for point in chosen[: self._plan.stops]:
+                await self._stand_still_at(point)
+
+    async def _stand_still_at(self, point: str) -> None:
+        """Whoever gets there first stands still for longer than a lease, and then goes on."""
+        await self._processes.start()
+        self._processes.arm(f"{STOP}{point}", *DISTRIBUTORS)
+        deadline = time.monotonic() + _POINT_SECONDS
+        while not (stopped := self._stopped()) and time.monotonic() < deadline:
+            with suppress(ApiError):
+                await self._users.provoke(point)
+            await asyncio.sleep(_PROVOKE_SECONDS)
+        self._processes.arm("", *DISTRIBUTORS)
+        if stopped:
+            self._processes.note("stopped", processes=stopped, point=point)
+            await asyncio.sleep(self._random.uniform(*_STANDS))
+        for name in stopped:
+            self._processes.signal(name, signal.SIGCONT)
+
+    def _stopped(self) -> list[str]:
+        return [name for name in DISTRIBUTORS if self._processes.is_stopped(name)]
 
     async def _storm(self) -> None:
         acting = self._users.keep_acting(0.02, 0.5)

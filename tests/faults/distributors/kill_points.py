@@ -1,4 +1,4 @@
-"""The points between two writes of a process, at which it kills itself on demand.
+"""The points between two writes of a process, at which it kills or stops itself on demand.
 
 Each request that writes has two: before it is sent, and after it was committed and answered, with
 nothing done about the answer. A point is named after its side and the request, like
@@ -18,7 +18,7 @@ from typing import Final
 import orjson
 
 from faults.distributors.settings import HUB
-from faults.rig.armed import Armed, die
+from faults.rig.armed import STOP, Armed, die, stand_still
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.connection.http import HttpResponse
 from fleetbus.kube.connection.response import Limits
@@ -51,6 +51,7 @@ POINTS: Final = tuple(
     for side in (BEFORE, AFTER)
 )
 """All of them: what is written that the campaign does not name is a violation."""
+DISTRIBUTOR_POINTS: Final = tuple(point for point in POINTS if " agent/" not in point)
 AGENT_POINTS: Final = tuple(point for point in POINTS if " agent/" in point)
 RARE: Final = frozenset({"DELETE hub/configmaps"})
 """Writes that are points only by their number: of a stale leave record."""
@@ -129,16 +130,17 @@ class KillPoints:
         MemberServer.send = send
 
     def pass_by(self, side: str, write: str, number: int, **more: str) -> None:
-        """Note a write, and die if it is the one."""
-        is_end = any(
-            self.armed.is_at(point) for point in (f"{side} {write}", f"{side} write {number}")
-        )
+        """Note a write, and die or stand still if it is the one."""
+        points = (f"{side} {write}", f"{side} write {number}")
+        is_end = any(self.armed.is_at(point) for point in points)
         if side == BEFORE or is_end:
             line = {"t": time.time(), "process": self._name, "side": side, "write": write}
             line |= {"dies": is_end, "number": number, **more}
             os.write(self._file, orjson.dumps(line) + b"\n")
         if is_end:
             die()
+        if any(self.armed.is_at(f"{STOP}{point}") for point in points):
+            stand_still()
 
 
 class _Numbered(Armed):

@@ -34,7 +34,14 @@ from faults.rig.seeds import Seeds, numbers
 from fleetbus.process.logs import set_up_logs
 
 SEEDS: Final = (11, 22, 33)
-_CUT: Final[Mapping[str, Any]] = {"kills": 4, "points": 3, "rounds": 1, "pace": 0.8, "steps": ()}
+_CUT: Final[Mapping[str, Any]] = {
+    "kills": 4,
+    "points": 3,
+    "stops": 2,
+    "rounds": 1,
+    "pace": 0.8,
+    "steps": (),
+}
 _MUTATION_SEEDS: Final = (1, 2)
 
 
@@ -45,6 +52,7 @@ class DistributorFigures:
     Attributes:
         kills: of distributors.
         at_points: of distributors and agents between two writes.
+        stops: points at which distributors stood still.
         agent_writes: writes that agents passed on.
     """
 
@@ -54,6 +62,7 @@ class DistributorFigures:
     seconds: float
     kills: int
     at_points: int
+    stops: int
     agent_kills: int
     agent_writes: int
     faults: dict[str, int]
@@ -71,6 +80,7 @@ class DistributorFigures:
         return (
             f"  {self.phase:6} {self.seconds:4.0f} s  kills {self.kills:3}"
             f"  of agents {self.agent_kills:3} ({self.at_points} at points)"
+            f"  stops {self.stops:2}"
             f"  faults {sum(self.faults.values()):3}"
             f"  changes on the hub {self.user_changes:4}  writes {self.writes:5}"
             f" ({self.deletions} deletions), {self.agent_writes} by agents"
@@ -94,6 +104,7 @@ def check(phase: Path) -> DistributorFigures:
         seconds=meta["seconds"],
         kills=meta["kills"],
         at_points=sum(sending["dies"] and sending["t"] >= since for sending in records.sent),
+        stops=sum(entry["kind"] == "stopped" and entry["t"] >= since for entry in records.log),
         agent_kills=count_agent_kills(records),
         agent_writes=len([*passed_on([line for line in records.sent if line["t"] >= since])]),
         faults=count_faults(records),
@@ -120,7 +131,9 @@ def plans_of(arguments: argparse.Namespace) -> list[DistributorPlan]:
     kills = plan.kills if arguments.kills is None else arguments.kills
     plan = replace(plan, kills=kills)
     if arguments.steps is not None:
-        plan = replace(plan, kills=0, points=0, rounds=0, steps=arguments.steps)
+        plan = replace(plan, kills=0, points=0, stops=0, rounds=0, steps=arguments.steps)
+    if arguments.stops_only:
+        plan = replace(plan, kills=0, points=0, rounds=0, steps=())
     return [replace(plan, seed=seed) for seed in seeds]
 
 
@@ -140,7 +153,7 @@ def names(text: str) -> tuple[str, ...]:
 def plan_without(mutation: str) -> DistributorPlan:
     """Some seed of distributors with one rule taken away."""
     steps = DISTRIBUTOR_MUTATIONS[mutation].steps
-    return DistributorPlan(0, kills=0, points=0, rounds=0, steps=steps, mutation=mutation)
+    return DistributorPlan(0, kills=0, points=0, stops=0, rounds=0, steps=steps, mutation=mutation)
 
 
 def command_of(plan: DistributorPlan, *, cut: bool) -> str:
@@ -150,7 +163,7 @@ def command_of(plan: DistributorPlan, *, cut: bool) -> str:
     if plan.steps and not plan.mutation:
         words += [f"--steps {','.join(plan.steps)}"]
     elif not cut and not plan.mutation:
-        words += [f"--kills {plan.kills}"]
+        words += [f"--kills {plan.kills}"] if plan.kills else ["--stops-only"]
     if plan.mutation:
         words += [f"--mutation {plan.mutation}"]
     return " ".join(words)
@@ -189,6 +202,7 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--kills", type=int, help="at any time, per seed; 100")
     parser.add_argument("--steps", type=names, help="only these directed steps, or all")
+    parser.add_argument("--stops-only", action="store_true", help="only distributors that stop")
     parser.add_argument("--cut", action="store_true", help="the short form, with a fresh seed")
     parser.add_argument("--keep", action="store_true", help="keep the records in any case")
     parser.add_argument("--mutation", default="", choices=["", *DISTRIBUTOR_MUTATIONS])

@@ -17,6 +17,7 @@ from faults.distributors.settings import DISTRIBUTORS, HUB, RESYNC
 from fleetbus.process.settings import SharedSettings
 from fleetbus_devfleet.processes.children import ChildError
 from support.processes.programs import module
+from support.processes.running import state_of
 
 _PATIENCE: Final = 600
 """Seconds; on a busy machine the imports of the parent alone take minutes."""
@@ -138,6 +139,11 @@ class Processes:
             self._terminated.add(pid)
             self._send_signal(pid, signal.SIGTERM)
             await self._wait(lambda: self._pids.get(name) != pid)
+
+    def is_stopped(self, name: str) -> bool:
+        """Whether it stands still after SIGSTOP."""
+        pid = self._pids.get(name)
+        return pid is not None and state_of(pid) == "T"
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal; a process that is gone gets none."""

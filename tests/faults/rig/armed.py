@@ -1,7 +1,8 @@
-"""The point at which a process of a campaign kills itself on demand.
+"""The point at which a process of a campaign kills or stops itself on demand.
 
 Product code has no such points: a campaign wraps the methods around them, in its own process.
-SIGUSR1 arms a process: it dies at the point that its file names when it next gets there.
+SIGUSR1 arms a process: it dies at the point that its file names when it next gets there, or, with
+`STOP` before the name, stands still there until it gets SIGCONT.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import os
 import signal
 from pathlib import Path
 from types import FrameType
+from typing import Final
+
+STOP: Final = "stop "
 
 
 class Armed:
@@ -36,6 +40,11 @@ class Armed:
 
     def _read(self, _number: int, _frame: FrameType | None) -> None:
         self._point = self._path.read_text().strip()
+
+
+def stand_still() -> None:
+    """As if the machine gave this process no time, until SIGCONT."""
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def die() -> None:

@@ -8,11 +8,16 @@ from pathlib import Path
 
 def is_alive(pid: int) -> bool:
     """Whether a process with this id runs; a zombie does not."""
+    return state_of(pid) not in ("", "Z")
+
+
+def state_of(pid: int) -> str:
+    """The letter of a process's state, like `S` for one that sleeps; "" for one that is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
+        return ""
+    return stat.rpartition(")")[2].split()[0]
 
 
 def seconds_denied(*pids: int) -> float:
