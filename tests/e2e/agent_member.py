@@ -81,7 +81,7 @@ async def is_behind_its_agent(installed: Installation) -> None:
     assert (spec["access"], "kubeconfigSecretRef" in spec) == ("Agent", False), spec
     await _has_exchanged_its_nkey(installed)
     line = f"{CLUSTER} / default / greeted: "
-    await installed.create_pod(CLUSTER)
+    await installed.create_pod(CLUSTER, "greeted")
     await eventually(lambda: line in installed.log("fleetbus-reconciler-hello"), _SOON)
 
 

@@ -1,4 +1,4 @@
-"""docs/install.md, followed literally: on real control planes, or on emulated ones.
+"""docs/install.md, and `ha` turned on later, followed literally, on real or emulated clusters.
 
 Helm and kubectl are the real programs, and what they store is run by a kubelet of ours
 (`support.kubelet`); all of it in a network of its own. `stand_ins` says what is not real.
@@ -29,7 +29,7 @@ from typing import Any, Final
 from e2e import agent_member
 from e2e.audited_rights import KINDS, compare
 from e2e.binaries import find_helm, find_programs
-from e2e.install_page import INSTALL_PAGE, Step, install_steps
+from e2e.install_page import Step, all_steps
 from e2e.planes import ADMIN_TOKEN, Plane
 from e2e.stand_ins import write_stand_ins
 from fleetbus_devfleet.processes.children import Child
@@ -59,15 +59,23 @@ _KINDS: Final = ",".join(
 )
 _LEFT: Final = {
     "pod/fleetbus-test",
-    "persistentvolumeclaim/data-fleetbus-nats-0",
-    "persistentvolumeclaim/data-fleetbus-valkey-0",
+    *(
+        f"persistentvolumeclaim/data-fleetbus-{store}-{number}"
+        for store in ("nats", "valkey")
+        for number in range(3)
+    ),
 }
 _POD = {
     "apiVersion": "v1",
     "kind": "Pod",
-    "metadata": {"name": "greeted", "namespace": "default"},
     "spec": {"containers": [{"name": "c", "image": "i"}], "automountServiceAccountToken": False},
 }
+_WAIT_AND_TEST: Final = """
+for kind in statefulset deployment; do
+  kubectl -n fleetbus rollout status $kind -l app.kubernetes.io/instance=fleetbus --timeout 5m
+done
+helm -n fleetbus test fleetbus
+"""
 
 Json = dict[str, Any]
 Check = Callable[["Installation"], Awaitable[None]]
@@ -149,7 +157,7 @@ class Installation:
             self.seconds[step.name] = round(time.monotonic() - began, 1)
             print(f"--- {step.name}: {self.seconds[step.name]} s\n{self.output}", flush=True)
         if process.returncode:
-            raise StepError(f"step {step.name!r} of docs/install.md failed:\n{self.output}")
+            raise StepError(f"step {step.name!r} failed:\n{self.output}")
 
     async def ask(self, cluster: str, *arguments: str, text: str = "") -> str:
         """Run kubectl as an administrator of a cluster.
@@ -163,9 +171,10 @@ class Installation:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    async def create_pod(self, cluster: str) -> None:
-        """Create the pod that the controller of the page greets."""
-        await self.ask(cluster, "create", "-f", "-", text=json.dumps(_POD))
+    async def create_pod(self, cluster: str, name: str) -> None:
+        """Create a pod that the controller of the page greets."""
+        pod = {**_POD, "metadata": {"name": name, "namespace": "default"}}
+        await self.ask(cluster, "create", "-f", "-", text=json.dumps(pod))
 
     def log(self, deployment: str) -> str:
         """The logs of the pods of a Deployment, those that are gone included."""
@@ -204,7 +213,7 @@ async def _pods_are_greeted(installed: Installation) -> None:
         f"NATS or Valkey restarted: {installed.stores} became {stores}"
     )
     for cluster in PODS:
-        await installed.create_pod(cluster)
+        await installed.create_pod(cluster, "greeted")
     for cluster in PODS:
         line = f"{cluster} / default / greeted: "
         await eventually(
@@ -244,6 +253,39 @@ async def _fleet_works_and_an_upgrade_changes_nothing(installed: Installation) -
     assert not changed, f"the same upgrade again changed these UIDs: {changed}"
     await _rights_suffice(installed)
     await agent_member.is_written_to_by_its_agent(installed)
+    with_ha = "helm -n fleetbus get values fleetbus -o yaml > my.yaml; echo 'ha: true' >> my.yaml"
+    await installed.take(Step("values", with_ha, is_file=False))
+
+
+async def _three_servers_serve_the_fleet(installed: Installation) -> None:
+    """All of NATS and Valkey run, and whatever the page built before goes on."""
+    expected = {f"fleetbus-{store}-{number}" for store in ("nats", "valkey") for number in range(3)}
+    await eventually(lambda: _are_stores(installed, expected), _SOON)
+    await installed.take(Step("test", _WAIT_AND_TEST, is_file=False))
+    edit = {"spec": {"template": {"data": {"greeting": "${cluster.name} again"}}}}
+    patch = ("--type", "merge", "--patch", json.dumps(edit))
+    await installed.ask("hub", "-n", "default", "patch", "multiclusterresource", "web", *patch)
+    for cluster in PODS:
+        await installed.ask(cluster, "-n", "default", "create", "configmap", "after")
+        await installed.create_pod(cluster, "after")
+    for cluster in PODS:
+        event = f"added {cluster} core configmaps default after"
+        await eventually(lambda event=event: event in installed.log("audit"), _SOON)
+        line = f"{cluster} / default / after: "
+        await eventually(
+            lambda line=line: line in installed.log("fleetbus-reconciler-hello"), _SOON
+        )
+    for cluster in (*PODS, agent_member.CLUSTER):
+        await eventually(lambda name=cluster: _is_edited(installed, name), _SOON)
+
+
+async def _are_stores(installed: Installation, names: AbstractSet[str]) -> bool:
+    return (await _stores(installed)).keys() == names
+
+
+async def _is_edited(installed: Installation, cluster: str) -> bool:
+    data = await installed.ask(cluster, "get", "configmap", "web", "-o", "jsonpath={.data}")
+    return json.loads(data) == {"greeting": f"{cluster} again"}
 
 
 async def _rights_suffice(installed: Installation) -> None:
@@ -300,6 +342,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "agents": agent_member.name_nats,
     "agent": agent_member.is_behind_its_agent,
     "use": _fleet_works_and_an_upgrade_changes_nothing,
+    "high availability": _three_servers_serve_the_fleet,
     "remove": _only_what_the_page_says_is_left,
 }
 
@@ -393,8 +436,8 @@ def _start_kubelet(
 
 
 async def follow(installed: Installation) -> list[str]:
-    """Follow docs/install.md; what went wrong."""
-    for step in install_steps(INSTALL_PAGE.read_text()):
+    """Follow both pages; what went wrong."""
+    for step in all_steps():
         try:
             await installed.take(step)
             if check := CHECKS.get(step.name):

@@ -1,4 +1,4 @@
-"""The commands and files of docs/install.md, in their order.
+"""The commands and files of docs/install.md, in their order, and those that turn on `ha` later.
 
 A block of code counts if `<!-- install: NAME -->` stands above it, and is a file if NAME is
 `file PATH`.
@@ -11,7 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-INSTALL_PAGE: Final = Path(__file__).parents[2] / "docs" / "install.md"
+DOCS: Final = Path(__file__).parents[2] / "docs"
+INSTALL_PAGE: Final = DOCS / "install.md"
+OPERATIONS_PAGE: Final = DOCS / "operations" / "install.md"
+LAST: Final = "remove"
+"""The step of the first page before which those of the other one come."""
 _BLOCK: Final = re.compile(
     r"^<!-- install: (?P<name>.+?) -->\n```\w*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -28,6 +32,13 @@ class Step:
     name: str
     text: str
     is_file: bool
+
+
+def all_steps() -> list[Step]:
+    """Those of both pages."""
+    steps = install_steps(INSTALL_PAGE.read_text())
+    (end,) = [at for at, step in enumerate(steps) if step.name == LAST]
+    return [*steps[:end], *install_steps(OPERATIONS_PAGE.read_text()), *steps[end:]]
 
 
 def install_steps(text: str) -> list[Step]:

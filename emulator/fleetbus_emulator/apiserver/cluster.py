@@ -84,6 +84,7 @@ class Cluster:
         requests: The latest requests, oldest first.
         faults: Rules for misbehaviour.
         credentials: The tokens and client certificates it accepts; they may come and go.
+        trust: The PEM of whom its clients have to trust; empty while it does not serve HTTPS.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class Cluster:
         )
         self._handler = self._make_handler(bookmark_interval, seed)
         self.credentials = self._access_control.credentials
+        self.trust = ""
         self.history: deque[Commit] = self._state.history
         self.requests: deque[LoggedRequest] = deque(maxlen=requests_capacity)
         self.faults = self._make_faults(seed)

@@ -79,7 +79,7 @@ class RootCertificates:
         if is_deleting(view[ref]):
             return
         place = Ref("", "configmaps", ref.name, ROOT_CERTIFICATE)
-        data = {"ca.crt": CERTIFICATE}
+        data = {"ca.crt": self._world.cluster.trust or CERTIFICATE}
         present = view.get(place)
         if present is None:
             annotations = {WHY: DESCRIPTION}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import re
 import sys
 import time
@@ -28,7 +29,7 @@ from emulator.support.sim_rig import (
     replicas,
     workload,
 )
-from fleetbus_emulator.apiserver import Change, Cluster
+from fleetbus_emulator.apiserver import Change, Cluster, serve
 from fleetbus_emulator.controllers import (
     CONTROL_PLANE,
     EVERYTHING,
@@ -277,6 +278,19 @@ async def test_with_housekeeping_only_pods_stay_pending_and_garbage_goes():
         cluster.delete(DEPLOYMENTS, "default", "web")
         await simulator.settled()
         assert names(cluster, CONFIG_MAPS) == ["kube-root-ca.crt"]
+
+
+async def test_each_namespace_names_the_authority_that_clients_have_to_trust():
+    cluster = Cluster("alpha")
+    async with (
+        serve([cluster], tls=True) as servers,
+        simulate(cluster, controllers=HOUSEKEEPING) as (simulator,),
+    ):
+        await simulator.settled()
+        trusted: str = live(cluster, CONFIG_MAPS, "kube-root-ca.crt")["data"]["ca.crt"]
+        (entry,) = servers.kubeconfig()["clusters"]
+    data = entry["cluster"]["certificate-authority-data"]
+    assert trusted.encode() == base64.b64decode(data)
 
 
 async def test_a_control_plane_makes_pods_that_stay_pending():

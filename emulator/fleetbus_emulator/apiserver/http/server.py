@@ -153,6 +153,8 @@ async def serve(
     _check_names(clusters)
     context, authority = _certificates(host, clusters) if tls else (None, None)
     secured = {cluster.name for cluster in clusters} if isinstance(tls, bool) else tls
+    for cluster in clusters:
+        cluster.trust = authority.decode() if authority and cluster.name in secured else ""
     listeners = [
         Listener(
             cluster,
