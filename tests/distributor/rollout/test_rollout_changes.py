@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from fleetbus.errors import KubeError
+from fleetbus_distributor.hub.document import Document
+from fleetbus_distributor.hub.rollout_state import read_state
 from fleetbus_distributor.rollout import rollouts
 from fleetbus_distributor.rollout.history import RESOURCE as REVISIONS
+from fleetbus_distributor.rollout.revisions import Revisions
 from fleetbus_emulator.apiserver import Abort, Fail
 from support.objects import config_map
-from support.rigs.distributor import Rig
+from support.rigs.distributor import HUB, Rig
 from support.rigs.rollout import (
     CANARY,
     EVERYWHERE,
@@ -44,6 +48,38 @@ async def test_d17_an_edit_in_mid_rollout_supersedes_it(rig: Rig):
     assert phases(rig)["canary"] == "Open"  # every revision passes its gates
     numbers = sorted(revision["revision"] for revision in rig.hub.list(REVISIONS))
     assert numbers == [2, 3, 4]
+
+
+@pytest.mark.parametrize("is_listed_before", [True, False])
+async def test_d18_a_revision_that_another_round_rolls_out_again_is_not_deleted(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, *, is_listed_before: bool
+):
+    await on_v1(rig)
+    rig.edit(template=config_map(k="v2"))
+    await rounds(rig)
+    hub = rig.fleet.cluster(HUB).live
+    really, late = hub.request, Document(hub, rig.resource())
+    newest = read_state(late.status)
+    assert newest is not None
+
+    async def roll_out_v1() -> None:
+        monkeypatch.undo()
+        rig.edit(template=config_map(k="v1"))
+        await rounds(rig)
+
+    async def meanwhile(call: Any) -> bytes:
+        if is_listed_before:
+            answer = await really(call)
+            await roll_out_v1()
+            return answer
+        await roll_out_v1()
+        return await really(call)
+
+    monkeypatch.setattr(hub, "request", meanwhile)
+    await Revisions().trim(hub, late, 0, newest)
+    assert values(rig) == dict.fromkeys(("t1", "t2", "t4"), "v1")
+    numbers = [revision["revision"] for revision in rig.hub.list(REVISIONS)]
+    assert rollout(rig)["revision"] == max(numbers) == 3
 
 
 async def test_d20_a_paused_rollout_opens_nothing_and_writes_nothing(rig: Rig):

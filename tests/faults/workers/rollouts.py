@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,9 @@ _OBJECTS: Final = 6
 """That change at a time. The next ones come soon, so that at any moment of an update there are some
 whose last change it was."""
 _NEXT_AFTER: Final = 0.4
+_MOST_OBJECTS: Final = 100
+"""Of a type in a cluster: the oldest are deleted. A controller with a slow map needs seconds for
+what is known, and rests as long before it looks at everything again."""
 _LATE: Final = (16, LATE)
 """With few a slow controller skips events, and what it enqueues instead makes good what was lost;
 with many it has messages that wait for it alone."""
@@ -278,6 +282,7 @@ async def changing(clusters: Sequence[Cluster], random: Random) -> AsyncGenerato
 
 async def _change_objects(clusters: Sequence[Cluster], random: Random) -> None:
     clock = asyncio.get_running_loop().time
+    created: dict[tuple[str, str], deque[str]] = defaultdict(deque)
     while True:
         cluster, resource = random.choice(clusters), random.choice([MAPS, MAPS, PODS])
         name = f"o{int(clock() / _NEXT_AFTER) + random.randrange(_OBJECTS)}"
@@ -289,10 +294,14 @@ async def _change_objects(clusters: Sequence[Cluster], random: Random) -> None:
             match random.choice(["create", "create", "patch", "patch", "patch", "delete"]):
                 case "create":
                     cluster.create(resource, body, "default")
+                    created[cluster.name, resource].append(name)
                 case "patch":
                     cluster.patch(resource, "default", name, {"metadata": {"labels": labels}})
                 case _:
                     cluster.delete(resource, "default", name)
+        if len(names := created[cluster.name, resource]) > _MOST_OBJECTS:
+            with suppress(ApiError):
+                cluster.delete(resource, "default", names.popleft())
         await asyncio.sleep(random.uniform(0, 0.06))
 
 

@@ -12,19 +12,20 @@ import hashlib
 import json
 import zlib
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, cast
 
 import structlog
 
-from fleetbus.errors import AlreadyExists, KubeError
+from fleetbus.errors import AlreadyExists, Conflict, KubeError
 from fleetbus.kube.client import KubeClient
 from fleetbus.kube.json_fields import many, mapping, string
 from fleetbus.ownership import OWNER_UID_LABEL
 from fleetbus.process.redact import cut
 from fleetbus_distributor.errors import RolloutError, SpecError
 from fleetbus_distributor.hub.document import MANAGER, Document
-from fleetbus_distributor.hub.rollout_state import RevisionRef
+from fleetbus_distributor.hub.rollout_state import RevisionRef, RolloutState
 from fleetbus_distributor.kind import API_VERSION, KIND
 from fleetbus_distributor.render.spec import Spec, read_spec
 from fleetbus_distributor.render.template import Object
@@ -135,16 +136,29 @@ class Revisions:
         return spec
 
     async def trim(
-        self, hub: KubeClient, document: Document, limit: int, used: Collection[str]
+        self, hub: KubeClient, document: Document, limit: int, state: RolloutState
     ) -> None:
-        """Delete the oldest revisions beyond the limit, but none that a cluster has."""
+        """Delete the oldest revisions beyond the limit, but none that a cluster has.
+
+        Another round may have rolled one of them out again since this one has read the status:
+        then it has a number that is newer than any here, and perhaps only after it was listed.
+        """
+        used = {state.revision.name, *(revision.name for revision in state.behind.values())}
         stored = sorted(await list_stored(hub, document.resource), key=number_of)
-        spare = [revision for revision in stored if revision["metadata"]["name"] not in used]
+        spare = [
+            revision
+            for revision in stored
+            if number_of(revision) < state.revision.number
+            and revision["metadata"]["name"] not in used
+        ]
         for revision in spare[: max(0, len(spare) - limit)]:
             metadata = revision["metadata"]
-            await hub.delete(
-                RESOURCE, metadata["namespace"], metadata["name"], uid=str(metadata["uid"])
-            )
+            place = (str(metadata["namespace"]), str(metadata["name"]))
+            version = str(metadata["resourceVersion"])
+            with suppress(Conflict):
+                await hub.delete(
+                    RESOURCE, *place, uid=str(metadata["uid"]), resource_version=version
+                )
 
 
 _FORBIDDEN: Final = 403

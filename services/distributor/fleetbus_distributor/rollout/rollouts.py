@@ -261,10 +261,8 @@ class Rollouts:
         if not progress.has_spare_revisions:
             return
         hub = fleet.cluster(fleet.hub).live
-        state = progress.state
-        used = {state.revision.name, *(revision.name for revision in state.behind.values())}
         limit = progress.step.rollout.revision_history_limit
-        await self._revisions.trim(hub, document, limit, used)
+        await self._revisions.trim(hub, document, limit, progress.state)
 
     async def _newest(
         self, hub: KubeClient, document: Document, stored: RolloutState | None
