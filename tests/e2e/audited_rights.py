@@ -45,9 +45,7 @@ def compare(objects: Sequence[Object], audit_log: Path) -> Rights:
         for event in map(json.loads, audit_log.read_text().splitlines())
         if event["user"]["username"].startswith(_USERS)
         for call in calls_of_audit_event(event)
-        if call.user.startswith(
-            _USERS
-        )  # not an account that an author has named
+        if call.user.startswith(_USERS)  # not an account that an author has named
         and (call.namespace or (call.verb, call.resource) not in _OF_DOCTOR)
     ]
     grants = grants_of([*roles, *bindings])

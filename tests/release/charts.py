@@ -23,7 +23,7 @@ from release.versions import ROOT, version
 
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _OWN_IMAGE: Final = re.compile(
-    r'(?<=^image:\n)(  repository: )\S+(\n(?:  tag: .*\n)?  digest: )"[^"]*"', re.MULTILINE
+    r'(?<=^image:\n)(  repository: )\S+(\n(?:  (?:#|tag:).*\n)*  digest: )"[^"]*"', re.MULTILINE
 )
 
 

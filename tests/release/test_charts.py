@@ -49,6 +49,13 @@ def test_what_names_no_digest_is_refused(
         with_digests(values, image, stores)
 
 
+@pytest.mark.parametrize("chart", ["fleetbus", "fleetbus-agent"])
+def test_every_chart_has_a_place_for_the_image(chart: str):
+    text = with_digests((ROOT / "charts" / chart / "values.yaml").read_text(), IMAGE, STORES)
+    image = yaml.safe_load(text)["image"]
+    assert (image["repository"], image["digest"]) == tuple(IMAGE.split("@"))
+
+
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_a_chart_from_a_registry_is_rendered_with_digests_only(tmp_path: Path):
