@@ -24,7 +24,8 @@ from fleetbus.bus.reader_groups import (
     registered_controllers,
 )
 from fleetbus_proto.keys import kv_reader
-from fleetbus_proto.subjects import EVENTS_ALL
+from fleetbus_proto.subjects import EVENTS_ALL, STREAM
+from fleetbus_reconciler.projector.reader_groups import ReaderGroups
 from support.eventually import eventually
 from support.rigs.reader_groups import (
     DEPLOYMENTS,
@@ -127,6 +128,35 @@ async def test_b12_of_two_durables_that_nobody_reads_one_stays(bus: Bus) -> None
     for _ in range(3):
         await serve(bus)
     assert len(await durables_of(bus, "copier")) == 1
+
+
+async def test_b12_a_durable_stays_while_a_process_is_busy_with_what_it_has(bus: Bus) -> None:
+    await served(bus, group_of(copier=PODS), synced=True)
+    busy = await served(bus, group_of("other", copier=PODS))  # it has not caught up yet
+    await publish(bus, "a", "b", "c")
+    groups = ReaderGroups(bus, KeyValue(bus), quiet=timedelta(milliseconds=300))
+    for reply in await pull(bus, busy.durable, 3):
+        await bus.publish(reply, b"+ACK")
+        await asyncio.sleep(0.2)  # at work, without a pull
+        await groups.serve()
+    assert busy.durable in await durables_of(bus, "copier")
+
+    async def is_one_left() -> bool:
+        await groups.serve()
+        return len(await durables_of(bus, "copier")) == 1
+
+    await eventually(is_one_left)
+
+
+async def pull(bus: Bus, durable: str, number: int) -> list[str]:
+    """Where so many messages are acknowledged; they are not, and no further pull waits."""
+    inbox = bus.nc.new_inbox()
+    messages = await bus.nc.subscribe(inbox)
+    body = msgspec.json.encode({"batch": number, "no_wait": True})
+    await bus.publish(f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{durable}", body, reply=inbox)
+    replies = [(await messages.next_msg(5)).reply for _ in range(number)]
+    await messages.unsubscribe()
+    return replies
 
 
 async def test_b12_a_name_rests_before_another_group_gets_it(

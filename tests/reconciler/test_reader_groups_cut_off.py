@@ -86,7 +86,7 @@ async def test_p12_a_projector_killed_after_the_delete_still_lets_the_others_eva
     await served(bus, OLD, synced=True)
     await served(bus, NEW, synced=True)
     async with reading(bus, "copier-2"):
-        await ReaderGroups(bus, KilledAt(bus, 1)).serve()
+        await ReaderGroups(bus, KilledAt(bus, 1), quiet=timedelta(0)).serve()
         for _ in range(2):
             await serve(bus)
             assert await repeats(bus, NEW) == {"copier": 1}

@@ -144,7 +144,7 @@ async def add_quiet(rig: ProjectorRig) -> None:
 
 
 async def serve(rig: ProjectorRig) -> None:
-    await ReaderGroups(rig.bus, rig.connections.kv).serve()
+    await ReaderGroups(rig.bus, rig.connections.kv, quiet=timedelta(0)).serve()
 
 
 async def first_sequence(rig: ProjectorRig) -> int:

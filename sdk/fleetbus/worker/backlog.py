@@ -150,7 +150,7 @@ class Backlog:
             for delivery in part:  # a message may be in it twice
                 self._late.pop(delivery.sequence, None)
             for cluster in clusters:
-                if self._last[cluster] is task:
+                if self._last.get(cluster) is task:
                     del self._last[cluster]
 
         task.add_done_callback(forget)

@@ -15,6 +15,8 @@ class ReconcilerTiming:
     """The pause after the store or the bus failed."""
     checks: timedelta = timedelta(seconds=5)
     """Interval at which store and bus are checked while nothing happens."""
+    quiet_durables: timedelta = timedelta(seconds=20)
+    """Time without a delivery or an acknowledgement after which nobody reads a durable."""
     epoch_checks: timedelta = timedelta(seconds=5)
     """Interval at which incomplete epochs and unfinished sweeps are looked for."""
     request_checks: timedelta = timedelta(milliseconds=250)

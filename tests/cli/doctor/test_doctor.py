@@ -132,7 +132,7 @@ async def test_a_controller_that_was_only_tried_is_no_error_on_a_dev_fleet(bus: 
     await ensure_all(bus)
     await ensure_consumer(bus, PROJECTOR, STREAM_SUBJECTS)
     await register(KeyValue(bus), ReaderGroup({"tried": Selection(["fleetbus.events.>"])}))
-    await ReaderGroups(bus, KeyValue(bus)).serve()
+    await ReaderGroups(bus, KeyValue(bus), quiet=timedelta(0)).serve()
     for is_dev, severity in ((False, "error"), (True, "warning")):
         findings = await found(check_nats(bus, is_dev=is_dev))
         assert findings["controller tried"].startswith(f"{severity}: no process reads its durable")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -282,7 +282,13 @@ async def changing(clusters: Sequence[Cluster], random: Random) -> AsyncGenerato
 
 async def _change_objects(clusters: Sequence[Cluster], random: Random) -> None:
     clock = asyncio.get_running_loop().time
-    created: dict[tuple[str, str], deque[str]] = defaultdict(deque)
+    created: dict[tuple[str, str], deque[str]] = {
+        (cluster.name, resource): deque(
+            sorted(obj["metadata"]["name"] for obj in cluster.list(resource, "default"))
+        )
+        for cluster in clusters
+        for resource in (MAPS, PODS)
+    }
     while True:
         cluster, resource = random.choice(clusters), random.choice([MAPS, MAPS, PODS])
         name = f"o{int(clock() / _NEXT_AFTER) + random.randrange(_OBJECTS)}"
@@ -299,7 +305,7 @@ async def _change_objects(clusters: Sequence[Cluster], random: Random) -> None:
                     cluster.patch(resource, "default", name, {"metadata": {"labels": labels}})
                 case _:
                     cluster.delete(resource, "default", name)
-        if len(names := created[cluster.name, resource]) > _MOST_OBJECTS:
+        while len(names := created[cluster.name, resource]) > _MOST_OBJECTS:
             with suppress(ApiError):
                 cluster.delete(resource, "default", names.popleft())
         await asyncio.sleep(random.uniform(0, 0.06))

@@ -135,7 +135,7 @@ async def test_b12_one_that_registers_again_before_the_projector_looks_stays(
         assert await read_registration(kv, group) is None
         fresh = await register(kv, group)
         assert not fresh.is_removed
-        await ReaderGroups(bus, kv).serve()
+        await ReaderGroups(bus, kv, quiet=timedelta(0)).serve()
         found = await read_registration(kv, group)
         assert found is not None
         assert await consumer_info(bus, found.durable)

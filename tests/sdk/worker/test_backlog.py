@@ -64,6 +64,23 @@ async def test_only_clusters_that_are_late_line_up() -> None:
     assert await slow.backlog.line_up([delivery(4)]), "it has caught up"
 
 
+async def test_a_part_that_is_cut_off_leaves_the_one_before_it_in_order() -> None:
+    slow, problems = Enqueued(), list[Any]()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: problems.append(context))
+    slow.is_late_with(delivery(1))
+    second = delivery(2)
+    await slow.backlog.line_up([second])
+    (task,) = second.unfinished
+    task.cancel()
+    await asyncio.wait([task])
+    slow.may_take.set()
+    await eventually(lambda: slow.sequences == [1])
+    await asyncio.sleep(0)  # its callbacks come in the next turn
+    assert problems == []
+    assert await slow.backlog.line_up([later := delivery(3)]) == [later]
+
+
 async def test_b7_what_is_delivered_again_meanwhile_keeps_its_place() -> None:
     slow = Enqueued()
     task = slow.is_late_with(delivery(1), delivery(1))  # twice in one batch

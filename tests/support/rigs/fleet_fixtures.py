@@ -61,7 +61,9 @@ def with_quick_checks(open_rig: Callable[..., Awaitable[Rig]]) -> Callable[..., 
 
     async def open_quick(*names: str, **options: Any) -> Rig:
         rig = await open_rig(*names, **options)
-        rig.reconciler_timing = ReconcilerTiming(checks=timedelta(milliseconds=200))
+        rig.reconciler_timing = ReconcilerTiming(
+            checks=timedelta(milliseconds=200), quiet_durables=timedelta(milliseconds=200)
+        )
         return rig
 
     return open_quick

@@ -58,6 +58,7 @@ SCALED = {
 QUICK_TIMING = ReconcilerTiming(
     retry=timedelta(seconds=0.05),
     checks=timedelta(seconds=0.1),
+    quiet_durables=timedelta(seconds=0.1),
     epoch_checks=timedelta(seconds=0.1),
     request_checks=timedelta(seconds=0.025),
 )

@@ -49,7 +49,8 @@ async def open_bus(nats_url: str) -> AsyncGenerator[Bus]:
 
 
 async def serve(bus: Bus, **times: timedelta) -> None:
-    await ReaderGroups(bus, KeyValue(bus), **times).serve()
+    """As a projector for which whoever does not pull now has gone."""
+    await ReaderGroups(bus, KeyValue(bus), quiet=timedelta(0), **times).serve()
 
 
 async def served(

@@ -69,7 +69,7 @@ class BusResources:
     ) -> None:
         self._bus = bus
         self._kv = kv
-        self._groups = ReaderGroups(bus, kv)
+        self._groups = ReaderGroups(bus, kv, quiet=timing.quiet_durables)
         self._limits = limits
         self._shards = shards
         self._subscribers = subscribers

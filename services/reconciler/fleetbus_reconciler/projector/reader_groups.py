@@ -5,11 +5,13 @@ durables that they had, or where the projector is for a controller that had none
 written before it is made, so that two projectors, or one that was killed in between, make the same.
 
 A durable goes once each of its controllers is read through another group that has caught up, or was
-removed, and nobody pulls from it.
+removed, and nobody has pulled from it or acknowledged for a while: a process that is busy with what
+it has, or gets too little CPU, does not pull for seconds.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -50,18 +52,39 @@ class _Reader(NamedTuple):
     """Up to where it was handled: its ack floor, or the end of the stream if nothing is left."""
 
 
+class _Counters(NamedTuple):
+    """The part of a durable's description that changes when somebody reads it."""
+
+    created: str
+    delivered: int
+    floor: int
+    unacknowledged: int
+
+
 class ReaderGroups:
     """Serves the registrations of controllers.
 
     Args:
         bus: a connection.
         kv: the bucket.
+        quiet: time without a delivery or an acknowledgement, as this projector has seen it, after
+            which nobody reads a durable.
         name_rests: the time for which a durable that has gone keeps its name: a process may have
             slept for so long that still acknowledges to it.
     """
 
-    def __init__(self, bus: Bus, kv: KeyValue, *, name_rests: timedelta = _NAME_RESTS) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        kv: KeyValue,
+        *,
+        quiet: timedelta,
+        name_rests: timedelta = _NAME_RESTS,
+    ) -> None:
         self._bus = bus
+        self._quiet = quiet.total_seconds()
+        self._active: dict[str, tuple[_Counters, float]] = {}
+        """The counters of durables that may go, and since when they are the same."""
         self._name_rests_ms = name_rests.total_seconds() * 1000
         self._kv = kv
         self._log_once = LogOnce()
@@ -224,10 +247,35 @@ class ReaderGroups:
         for controller, member in stored.members.items():
             if not member.registration.is_removed and not await self._is_read(controller, others):
                 return False
-        if plan.durable and await is_read(self._bus, [plan.durable]):
+        if plan.durable and not await self._is_left(stored):
             return False
         await decide(self._kv, stored, gone_at=now_ms())
         return True  # or somebody has registered again
+
+    async def _is_left(self, stored: StoredGroup) -> bool:
+        """Whether nobody reads the durable of a group any more.
+
+        Of a group that was removed it was found out before, when a person asked for that.
+        """
+        durable = stored.decided.durable
+        is_quiet = stored.is_removed or await self._is_quiet(durable)
+        return is_quiet and not await is_read(self._bus, [durable])
+
+    async def _is_quiet(self, durable: str) -> bool:
+        info = await consumer_info(self._bus, durable)
+        if info is None:
+            return True
+        counters = _Counters(
+            info["created"],
+            info["delivered"]["consumer_seq"],
+            info["ack_floor"]["consumer_seq"],
+            info["num_ack_pending"],
+        )
+        now = time.monotonic()
+        before, since = self._active.get(durable, (None, now))
+        since = since if counters == before else now
+        self._active[durable] = counters, since
+        return now - since >= self._quiet
 
     async def _follow_up(self, stored: StoredGroup, groups: Sequence[StoredGroup]) -> bool:
         """Do what the end of a group asks for; returns whether something was written.
