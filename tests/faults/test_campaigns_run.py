@@ -53,6 +53,7 @@ async def test_the_campaign_of_workers_runs(tmp_path: Path):
         faults=("kill-projector",),
         longest=0.5,
         ends=0,
+        updates=0,  # tests/scenarios/test_b12_rolling_updates.py has them
     )
     all_figures = [check(phase) for phase in await phases_of(run_workers(plan, tmp_path))]
     assert [figures.phase for figures in all_figures] == ["kills", "peace"]
@@ -62,15 +63,18 @@ async def test_the_campaign_of_workers_runs(tmp_path: Path):
 
 
 async def test_the_campaign_of_distributors_runs(tmp_path: Path):
-    plan = DistributorPlan(seed=1, kills=2, points=1, pace=0.5, rounds=0, steps=("protected",))
+    plan = DistributorPlan(
+        seed=1, kills=2, points=1, stops=1, pace=0.5, rounds=0, steps=("protected",)
+    )
     all_figures = [
         check_distributors(phase) for phase in await phases_of(run_distributors(plan, tmp_path))
     ]
-    assert [figures.phase for figures in all_figures] == ["points", "storm", "steps"]
-    assert all_figures[1].kills >= 2
+    assert [figures.phase for figures in all_figures] == ["points", "stops", "storm", "steps"]
+    storm = all_figures[2]
+    assert storm.kills >= 2
     assert all(figures.writes for figures in all_figures[1:])
-    assert all_figures[1].agent_writes
-    assert [figures.violations for figures in all_figures] == [[], [], []]
+    assert storm.agent_writes
+    assert [figures.violations for figures in all_figures] == [[], [], [], []]
 
 
 async def test_the_campaign_of_the_query_api_runs(tmp_path: Path):
