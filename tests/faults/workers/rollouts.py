@@ -42,7 +42,10 @@ _LATE: Final = (16, LATE)
 """With few a slow controller skips events, and what it enqueues instead makes good what was lost;
 with many it has messages that wait for it alone."""
 _READY: Final = timedelta(seconds=90)
-_PATIENCE: Final = 60.0
+_PATIENCE: Final = 180.0
+"""A controller with a slow map that has skipped events looks at all that is known, deleted objects
+included, which takes more than a minute on a busy machine; then it rests as long, and does so
+again."""
 _POLL: Final = 0.3
 
 
