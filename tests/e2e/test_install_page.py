@@ -1,16 +1,16 @@
-"""A program can follow docs/install.md."""
+"""A program can follow docs/install.md, and turn on `ha` later."""
 
 from __future__ import annotations
 
 import yaml
 
 from e2e.install import CHECKS
-from e2e.install_page import INSTALL_PAGE, install_steps
+from e2e.install_page import INSTALL_PAGE, all_steps, install_steps
 from support.api.rendered_chart import render
 
 
 def test_every_check_belongs_to_a_step_and_every_file_is_used():
-    steps = install_steps(INSTALL_PAGE.read_text())
+    steps = all_steps()
     assert set(CHECKS) <= {step.name for step in steps if not step.is_file}
     commands = "".join(step.text for step in steps if not step.is_file)
     for step in steps:

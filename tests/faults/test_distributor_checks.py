@@ -304,7 +304,13 @@ def test_a_write_has_the_name_of_a_point(call: Call, place: str, point: str):
 
 
 def test_a_seed_is_repeated_by_one_command():
-    options = ("--kills 3", "--kills 0", "--steps protected,crashed", "--mutation no-limits")
+    options = (
+        "--kills 3",
+        "--kills 0",
+        "--stops-only",
+        "--steps protected,crashed",
+        "--mutation no-limits",
+    )
     for words in options:
         (plan,) = plans_of(read_arguments(["--seed", "7", *words.split()]))
         again = command_of(plan, cut=False).split()

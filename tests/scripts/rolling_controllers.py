@@ -13,7 +13,7 @@ import random
 import fleetbus
 
 _SLOW_SHARE = 0.03
-"""Of calls: looking at everything that is known, deleted objects included, takes a minute then."""
+"""A share of calls; looking at all that is known, deleted objects included, takes a minute then."""
 _SLOW_SECONDS = 1.0
 
 

@@ -163,7 +163,7 @@ def command_of(plan: DistributorPlan, *, cut: bool) -> str:
     if plan.steps and not plan.mutation:
         words += [f"--steps {','.join(plan.steps)}"]
     elif not cut and not plan.mutation:
-        words += [f"--kills {plan.kills}"] if plan.kills else ["--stops-only"]
+        words += ["--stops-only"] if plan.points == 0 else [f"--kills {plan.kills}"]
     if plan.mutation:
         words += [f"--mutation {plan.mutation}"]
     return " ".join(words)
