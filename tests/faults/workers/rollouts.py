@@ -36,8 +36,8 @@ _OBJECTS: Final = 6
 whose last change it was."""
 _NEXT_AFTER: Final = 0.4
 _MOST_OBJECTS: Final = 100
-"""Objects of a type in a cluster; the oldest are deleted. A controller with a slow map needs seconds
-for what is known, and rests as long before it looks at everything again."""
+"""Objects of a type in a cluster; the oldest are deleted. A controller with a slow map needs
+seconds for what is known, and rests as long before it looks at everything again."""
 _LATE: Final = (16, LATE)
 """With few a slow controller skips events, and what it enqueues instead makes good what was lost;
 with many it has messages that wait for it alone."""
