@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import tracemalloc
 from datetime import timedelta
 from typing import Any
 
@@ -268,6 +269,27 @@ async def test_d15_what_is_remembered_is_bounded():
         drawn = await drafts.draft(many(1, vars={"n": n}), clusters(1), "hub")
         assert drawn.objects["c0"][0]["data"]["c"] == "c0"
     assert 0 < drafts.size <= 3_000
+
+
+async def test_d15_what_is_remembered_takes_no_more_memory_than_is_counted():
+    drafts = Renderer()
+    await drafts.draft(many(1, vars={"n": -1}), clusters(10), "hub")
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for n in range(100):
+            await drafts.draft(many(1, vars={"n": n}), clusters(10), "hub")
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 1.5 * drafts.size
+
+
+async def test_d15_what_nobody_uses_any_more_is_forgotten():
+    drafts = Renderer(kept=timedelta(0))
+    for n in range(20):
+        await drafts.draft(many(1, vars={"n": n}), clusters(1), "hub")
+    assert drafts.size < 3_000
 
 
 async def test_r10_rounds_for_single_clusters_in_conflict_write_no_status(rig: Rig):

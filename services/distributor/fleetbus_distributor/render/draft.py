@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Final, TypeAlias
 
 import orjson
@@ -26,12 +28,14 @@ from fleetbus_distributor.render.template import Context, Object, ObjectRef, ref
 from fleetbus_distributor.render.work import MAX_FLEET_WORK, Work
 
 _CACHE_SIZE: Final = 64 * 1024 * 1024
-"""Bytes of rendered objects, as JSON."""
-_PROBLEM_SIZE: Final = 1024
-"""Bytes that a problem counts in the cache."""
+"""Bytes of rendered objects, as JSON, and of what keeps them."""
+_ENTRY_SIZE: Final = 1024
+"""Bytes that an entry of the cache takes beside its objects: facts, hashes, warnings, a problem."""
+_KEPT: Final = timedelta(minutes=30)
+"""Unused for so long, it is of an earlier spec: every ten minutes all is compared."""
 _NOT_RENDERED: Final = {"placement", "policy", "rollout", "health", "feedback"}
 _Facts: TypeAlias = tuple[bytes, str, bytes]
-"""Digest of the spec, name of the cluster, its labels."""
+"""Digest of the spec, name of the cluster, digest of its labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +91,15 @@ class Renderer:
 
     Args:
         cache_size: bytes of rendered objects to keep; the least recently used go first.
+        kept: time after which what nobody used goes.
     """
 
-    def __init__(self, cache_size: int = _CACHE_SIZE) -> None:
+    def __init__(self, cache_size: int = _CACHE_SIZE, kept: timedelta = _KEPT) -> None:
         self._max_size = cache_size
+        self._kept = kept.total_seconds()
         self._size = 0
         self._cache: OrderedDict[_Facts, _Rendered] = OrderedDict()
+        self._used: dict[_Facts, float] = {}
         self._lock = threading.Lock()
 
     @property
@@ -156,10 +163,12 @@ class Renderer:
         return result
 
     def _render(self, digest: bytes, spec: Spec, member: Member) -> _Rendered:
-        facts = (digest, member.name, orjson.dumps(member.labels, option=orjson.OPT_SORT_KEYS))
+        labels = orjson.dumps(member.labels, option=orjson.OPT_SORT_KEYS)
+        facts = (digest, member.name, hashlib.sha256(labels).digest())
         with self._lock:
             if stored := self._cache.get(facts):
                 self._cache.move_to_end(facts)
+                self._used[facts] = time.monotonic()
                 return stored
         rendered = _render(spec, Context(member.name, member.labels, spec.vars))
         with self._lock:
@@ -167,16 +176,21 @@ class Renderer:
         return rendered
 
     def _store(self, facts: _Facts, rendered: _Rendered) -> None:
+        now = time.monotonic()
         if facts not in self._cache:
             self._cache[facts] = rendered
             self._size += _size_of(rendered)
-        while self._size > self._max_size:
-            _, oldest = self._cache.popitem(last=False)
+        self._used[facts] = now
+        while self._cache and (
+            self._size > self._max_size or self._used[next(iter(self._cache))] < now - self._kept
+        ):
+            oldest_facts, oldest = self._cache.popitem(last=False)
+            del self._used[oldest_facts]
             self._size -= _size_of(oldest)
 
 
 def _size_of(rendered: _Rendered) -> int:
-    return len(rendered.body) or _PROBLEM_SIZE
+    return len(rendered.body) + _ENTRY_SIZE
 
 
 def _render(spec: Spec, context: Context) -> _Rendered:
@@ -234,7 +248,8 @@ def _digest_of(spec: Spec) -> bytes:
 
 def _to_json(objects: list[Object]) -> bytes:
     try:
-        return orjson.dumps(objects)
+        # Copied: orjson's bytes keep a buffer of 4 KiB, however few they are.
+        return bytes(memoryview(orjson.dumps(objects)))
     except orjson.JSONEncodeError as error:
         raise RenderError(f"the rendered objects cannot be encoded as JSON: {error}") from error
 
