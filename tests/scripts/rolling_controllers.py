@@ -9,12 +9,14 @@ import asyncio
 import json
 import os
 import random
+import time
 
 import fleetbus
 
-_SLOW_SHARE = 0.03
-"""A share of calls; looking at all that is known, deleted objects included, takes a minute then."""
+_SLOW_SHARE = 0.15
 _SLOW_SECONDS = 1.0
+_FRESH_SECONDS = 15.0
+"""Age of a change up to which a map may be slow: a look at all that is known ends soon."""
 
 
 async def _dawdle(
@@ -22,8 +24,9 @@ async def _dawdle(
     request: fleetbus.Request,
     fleet: fleetbus.Fleet,
 ) -> list[fleetbus.Request]:
-    del object, fleet
-    if random.random() < _SLOW_SHARE:
+    del fleet
+    changed_at = float(object["metadata"]["labels"]["at"]) if object else 0.0
+    if time.time() - changed_at < _FRESH_SECONDS and random.random() < _SLOW_SHARE:
         await asyncio.sleep(random.uniform(0, _SLOW_SECONDS))  # a map that is slow
     return [request]
 
