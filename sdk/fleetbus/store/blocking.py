@@ -19,7 +19,7 @@ from fleetbus.store.address import (
     parse_address,
 )
 from fleetbus.store.login import authentication_of, reading_tls_in_threads, sentinel_authentication
-from fleetbus.store.sentinel import latest_master
+from fleetbus.store.sentinel import latest_master, why_no_master
 
 
 def make_blocking(access: StoreAccess | str, **options: Any) -> redis.Redis:
@@ -74,18 +74,17 @@ class _Sentinels(Sentinel):
             MasterNotFoundError: no Sentinel knows it; why, for each of them.
         """
         answers: list[dict[str, dict[str, Any]]] = []
-        problems: list[str] = []
+        problems: dict[Place, Exception] = {}
         for place, sentinel in zip(self._places, self.sentinels, strict=True):
             try:
                 answers.append(cast("Any", sentinel).sentinel_masters())
             except errors.RedisError as e:
-                problems.append(f"{place[0]}:{place[1]} - {e!r}")
+                problems[place] = e
             if len(answers) > len(self._places) // 2:
                 break
         if master := latest_master(answers, service_name):
             return master
-        text = f": {', '.join(problems)}" if problems else ""
-        raise MasterNotFoundError(f"No master found for {service_name!r}{text}")
+        raise MasterNotFoundError(why_no_master(service_name, problems))
 
 
 def _read_tls(client: redis.Redis, access: StoreAccess) -> None:

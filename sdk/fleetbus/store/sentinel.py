@@ -9,7 +9,7 @@ up.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, cast
 from weakref import WeakSet
@@ -75,9 +75,8 @@ class _Sentinels(Sentinel):
             for problem in problems.values():
                 if isinstance(problem, errors.ResponseError):
                     raise problem
-        reasons = [f"{_text(self._places[at])} - {why!r}" for at, why in problems.items()]
-        text = f": {', '.join(reasons)}" if reasons else ""
-        raise MasterNotFoundError(f"No master found for {service_name!r}{text}")
+        reasons = {self._places[at]: why for at, why in problems.items()}
+        raise MasterNotFoundError(why_no_master(service_name, reasons))
 
     async def _ask(self) -> dict[int, _Answer]:
         """The answers of a majority, or of all, if fewer of them know anything."""
@@ -120,6 +119,13 @@ def latest_master(answers: Iterable[dict[str, dict[str, Any]]], name: str) -> Pl
     """
     named = [_read(masters[name]) for masters in answers if name in masters]
     return latest.place if named and (latest := max(named)).is_up else None
+
+
+def why_no_master(name: str, problems: Mapping[Place, Exception]) -> str:
+    """The message for a master that nobody knows, with the problem of each Sentinel."""
+    reasons = [f"{_text(place)} - {problem!r}" for place, problem in problems.items()]
+    text = f": {', '.join(reasons)}" if reasons else ""
+    return f"No master found for {name!r}{text}"
 
 
 def _read(state: dict[str, Any]) -> _Named:

@@ -34,9 +34,9 @@ from fleetbus_cli.doctor.clusters import check_clusters
 from fleetbus_cli.doctor.nats import check_nats
 from fleetbus_cli.doctor.store import check_store
 from fleetbus_proto.subjects import STREAM, STREAM_SUBJECTS
-from fleetbus_reconciler.projector.reader_groups import ReaderGroups
 from support.eventually import eventually
 from support.processes.in_process_commands import status_of
+from support.rigs.reader_groups import serve
 from support.servers.valkey_sentinel import valkey_with_sentinel
 from support.stores.snapshot import Snapshot
 
@@ -132,7 +132,7 @@ async def test_a_controller_that_was_only_tried_is_no_error_on_a_dev_fleet(bus: 
     await ensure_all(bus)
     await ensure_consumer(bus, PROJECTOR, STREAM_SUBJECTS)
     await register(KeyValue(bus), ReaderGroup({"tried": Selection(["fleetbus.events.>"])}))
-    await ReaderGroups(bus, KeyValue(bus), quiet=timedelta(0)).serve()
+    await serve(bus)
     for is_dev, severity in ((False, "error"), (True, "warning")):
         findings = await found(check_nats(bus, is_dev=is_dev))
         assert findings["controller tried"].startswith(f"{severity}: no process reads its durable")

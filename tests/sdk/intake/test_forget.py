@@ -26,11 +26,11 @@ from fleetbus.bus.reader_groups import (
 from fleetbus.controller.controller import Controller
 from fleetbus_cli.queue.forget import forget_controller
 from fleetbus_proto import keys
-from fleetbus_reconciler.projector.reader_groups import ReaderGroups
 from support.eventually import eventually
 from support.objects import pod
 from support.processes.programs import installed
 from support.rigs.fleet import Recorder, Rig
+from support.rigs.reader_groups import serve
 
 OpenRig = Callable[..., Awaitable[Rig]]
 PODS = "v1/pods"
@@ -135,7 +135,7 @@ async def test_b12_one_that_registers_again_before_the_projector_looks_stays(
         assert await read_registration(kv, group) is None
         fresh = await register(kv, group)
         assert not fresh.is_removed
-        await ReaderGroups(bus, kv, quiet=timedelta(0)).serve()
+        await serve(bus)
         found = await read_registration(kv, group)
         assert found is not None
         assert await consumer_info(bus, found.durable)

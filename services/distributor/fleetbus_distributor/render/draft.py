@@ -98,8 +98,8 @@ class Renderer:
         self._max_size = cache_size
         self._kept = kept.total_seconds()
         self._size = 0
-        self._cache: OrderedDict[_Facts, _Rendered] = OrderedDict()
-        self._used: dict[_Facts, float] = {}
+        self._cache: OrderedDict[_Facts, tuple[_Rendered, float]] = OrderedDict()
+        """Renderings, each with the time of its last use; the least recently used first."""
         self._lock = threading.Lock()
 
     @property
@@ -166,10 +166,9 @@ class Renderer:
         labels = orjson.dumps(member.labels, option=orjson.OPT_SORT_KEYS)
         facts = (digest, member.name, hashlib.sha256(labels).digest())
         with self._lock:
-            if stored := self._cache.get(facts):
-                self._cache.move_to_end(facts)
-                self._used[facts] = time.monotonic()
-                return stored
+            if stored := self._cache.pop(facts, None):
+                self._cache[facts] = stored[0], time.monotonic()
+                return stored[0]
         rendered = _render(spec, Context(member.name, member.labels, spec.vars))
         with self._lock:
             self._store(facts, rendered)
@@ -178,14 +177,13 @@ class Renderer:
     def _store(self, facts: _Facts, rendered: _Rendered) -> None:
         now = time.monotonic()
         if facts not in self._cache:
-            self._cache[facts] = rendered
+            self._cache[facts] = rendered, now
             self._size += _size_of(rendered)
-        self._used[facts] = now
-        while self._cache and (
-            self._size > self._max_size or self._used[next(iter(self._cache))] < now - self._kept
-        ):
-            oldest_facts, oldest = self._cache.popitem(last=False)
-            del self._used[oldest_facts]
+        while self._cache:
+            oldest, used = next(iter(self._cache.values()))
+            if self._size <= self._max_size and used >= now - self._kept:
+                break
+            self._cache.popitem(last=False)
             self._size -= _size_of(oldest)
 
 
