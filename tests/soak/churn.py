@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
+import time
 from collections import Counter
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -44,20 +46,22 @@ class Churn:
         self._fleet = fleet
         self._random = random
         self._numbers = itertools.count(1)
+        self._journal = (fleet.folder / "writes.jsonl").open("w")
         self.written: Counter[str] = Counter()
 
     async def fill(self) -> None:
         """Everything that there is all the time."""
-        await asyncio.gather(*(self._fill(client) for client in self._fleet.clients.values()))
+        await asyncio.gather(*(self._fill(cluster) for cluster in self._fleet.clusters))
         for _ in range(DISTRIBUTED):
             await self._create_distributed()
 
-    async def _fill(self, client: KubeClient) -> None:
+    async def _fill(self, cluster: str) -> None:
+        client = self._fleet.clients[cluster]
         with suppress(AlreadyExists):
             await client.create("v1/namespaces", {"metadata": {"name": COPIES}})
         for resource, count in ((MAPS, MAPS_EACH), (ACCOUNTS, ACCOUNTS_EACH)):
             for _ in range(count):
-                await self._create(client, resource)
+                await self._create(cluster, resource)
 
     async def drive(self, per_second: float) -> None:
         """Write at this rate until cancelled; what cannot be held is not made up for."""
@@ -89,21 +93,29 @@ class Churn:
             usual = MAPS_EACH if resource == MAPS else ACCOUNTS_EACH
             if len(objects) >= usual:
                 await client.delete(resource, "default", name)
-                self.written["deleted"] += 1
+                self._count("deleted", cluster, name)
             if len(objects) <= usual:
-                await self._create(client, resource)
+                await self._create(cluster, resource)
         else:
             value = str(next(self._numbers))
             change = {"data": {"value": value}} if resource == MAPS else _annotated(value)
-            await client.patch(resource, "default", name, change)
-            self.written["changed"] += 1
+            changed = await client.patch(resource, "default", name, change)
+            self._count("changed", cluster, name, changed)
 
-    async def _create(self, client: KubeClient, resource: str) -> None:
+    async def _create(self, cluster: str, resource: str) -> None:
         number = next(self._numbers)
         metadata = {"name": f"n{number}", "namespace": "default", "labels": {LABEL: "source"}}
         content = {"data": {"value": str(number), "more": "x" * 200}} if resource == MAPS else {}
-        await client.create(resource, {"metadata": metadata, **content})
-        self.written["created"] += 1
+        client = self._fleet.clients[cluster]
+        created = await client.create(resource, {"metadata": metadata, **content})
+        self._count("created", cluster, metadata["name"], created)
+
+    def _count(self, verb: str, cluster: str, name: str, obj: dict[str, Any] | None = None) -> None:
+        """Count a write, and write it down: what was not run for can be followed back to it."""
+        self.written[verb] += 1
+        version = obj["metadata"]["resourceVersion"] if obj else ""
+        line = {"time": time.time(), "verb": verb, "cluster": cluster, "name": name}
+        print(json.dumps(line | {"version": version}), file=self._journal, flush=True)
 
     # --- MultiClusterResources ----------------------------------------------------------------
 

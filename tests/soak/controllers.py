@@ -1,12 +1,14 @@
 """The controllers of a soak: two that record the last state that they saw, one that copies.
 
 What a recorder saw of an object is the content of a file, so that its state is bounded like the
-number of objects, and the driver reads it without asking anybody.
+number of objects, and the driver reads it without asking anybody. Every run is also a line of the
+journal of its process, which tells afterwards whether a run is missing or was undone.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,18 @@ def path_of(folder: Path, recorder: str, cluster: str, name: str) -> Path:
     return folder / recorder / cluster / name
 
 
+def journals_of(folder: Path) -> Path:
+    """The folder of the journals: what every run of a recorder saw, and when."""
+    return folder / "journals"
+
+
+def _note(recorder: str, request: fleetbus.Request, version: str) -> None:
+    folder = journals_of(Path(os.environ[FOLDER]))
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{recorder}-{os.getpid()}.tsv").open("a") as journal:
+        print(f"{time.time():.3f}", request.cluster, request.name, version, sep="\t", file=journal)
+
+
 def _recorder(name: str, resource: str) -> tuple[fleetbus.Controller, Reconcile]:
     controller = fleetbus.Controller(name)
     controller.watch(resource, namespaces=["default"], selector=SOURCES)
@@ -38,6 +52,7 @@ def _recorder(name: str, resource: str) -> tuple[fleetbus.Controller, Reconcile]
         cluster = fleet.cluster(request.cluster)
         obj = await cluster.get(resource, request.namespace, request.name)
         path = path_of(Path(os.environ[FOLDER]), name, request.cluster, request.name)
+        _note(name, request, obj["metadata"]["resourceVersion"] if obj else "gone")
         if obj is None:
             path.unlink(missing_ok=True)
             return

@@ -123,9 +123,12 @@ def _recorded(state: State) -> Iterator[str]:
             }
             if cluster == state.fleet.guest:  # nobody runs for what goes with its cluster
                 seen = {name: version for name, version in seen.items() if name in live}
-            if seen != live:
-                different = sorted(seen.items() ^ live.items())[:_SHOWN]
-                yield f"{recorder}: {cluster}: {different}"
+            for name in sorted({*seen, *live}):
+                if seen.get(name) != live.get(name):
+                    yield (
+                        f"{recorder}: {cluster} {name}: ran for {seen.get(name, 'its end')},"
+                        f" the API server has {live.get(name, 'no such object')}"
+                    )
 
 
 def _copied(state: State) -> Iterator[str]:

@@ -206,13 +206,17 @@ def evaluate(
     return slopes, growing
 
 
-def keep_records(folder: Path) -> None:
-    """Copy samples, log and the logs of the processes to reports/soak."""
+def keep_records(folder: Path, *, whole: bool) -> None:
+    """Copy samples, journals and logs to reports/soak; whole: with the stores as they ended."""
     shutil.rmtree(REPORT, ignore_errors=True)
     REPORT.mkdir(parents=True)
     for path in folder.glob("*.jsonl"):
         shutil.copy(path, REPORT / path.name)
     shutil.copytree(folder / "stack" / "logs", REPORT / "logs")
+    shutil.copytree(folder / "records", REPORT / "records")
+    if whole:
+        left = shutil.ignore_patterns("logs", "*.sock")
+        shutil.copytree(folder / "stack", REPORT / "stack", ignore=left)
 
 
 def show(figures: SoakFigures) -> None:
@@ -258,12 +262,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             figures = uvloop.run(run_soak(plan, folder))
         except BaseException as e:
-            keep_records(folder)  # of whatever there was
+            keep_records(folder, whole=True)
             if not isinstance(e, KeyboardInterrupt):
                 raise
             print("stopped")
             return 130
-        keep_records(folder)
+        keep_records(folder, whole=bool(figures.wrong))
     (REPORT / "figures.json").write_text(json.dumps(asdict(figures), indent=2) + "\n")
     show(figures)
     return int(bool(figures.growing or figures.wrong))
