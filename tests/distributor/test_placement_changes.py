@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, PROTECT_ANNOTATION
+from fleetbus.ownership import CONFIRM_PRUNE_ANNOTATION, PROTECT_ANNOTATION, owner_of
 from fleetbus_distributor.render.spec import CLUSTER_RESOURCE
 from fleetbus_emulator.apiserver import Fail
 from support.objects import config_map
@@ -81,7 +81,7 @@ async def test_t18_d10_a_missing_namespace_waits_without_a_write(rig: Rig):
     assert rig.states() == {"t1": "Applied"}
 
 
-async def test_t18_create_namespaces_makes_and_never_deletes_them(rig: Rig):
+async def test_t18_d10_create_namespaces_makes_and_never_deletes_them(rig: Rig):
     rig.create(
         template=config_map(namespace="far"),
         placement={"clusters": [T1]},
@@ -91,8 +91,9 @@ async def test_t18_create_namespaces_makes_and_never_deletes_them(rig: Rig):
     assert rig.states() == {"t1": "Applied"}
     rig.delete()
     await rig.until(lambda: not rig.exists())
-    assert rig.clusters["t1"].get("v1/namespaces", None, "far") is not None
     assert rig.clusters["t1"].get(MAPS, "far", "m") is None
+    namespace = rig.get("t1", "v1/namespaces", "far", "")
+    assert owner_of(namespace) is None, "it would be an orphan from now on (rule D10)"
 
 
 async def test_t18_the_fuse_holds_until_the_plan_is_confirmed(rig: Rig):

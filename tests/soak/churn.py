@@ -104,11 +104,12 @@ class Churn:
 
     async def _create(self, cluster: str, resource: str) -> None:
         number = next(self._numbers)
-        metadata = {"name": f"n{number}", "namespace": "default", "labels": {LABEL: "source"}}
+        name = f"n{number}"
+        metadata = {"name": name, "namespace": "default", "labels": {LABEL: "source"}}
         content = {"data": {"value": str(number), "more": "x" * 200}} if resource == MAPS else {}
         client = self._fleet.clients[cluster]
         created = await client.create(resource, {"metadata": metadata, **content})
-        self._count("created", cluster, metadata["name"], created)
+        self._count("created", cluster, name, created)
 
     def _count(self, verb: str, cluster: str, name: str, obj: dict[str, Any] | None = None) -> None:
         """Count a write, and write it down: what was not run for can be followed back to it."""

@@ -185,15 +185,11 @@ class Intents:
     unreadable: frozenset[str]
     """UIDs of those whose intent is malformed, or of a newer release: nothing of theirs is an
     orphan."""
-    owners: frozenset[str]
-    """The UIDs of all of them."""
 
     def names(self, orphan: Orphan) -> bool:
         """Whether an intent names an object, or may."""
         if orphan.owner.uid in self.unreadable:
             return True
-        if orphan.kind == "Namespace" and orphan.owner.uid in self.owners:
-            return True  # created for the objects in it, and in no intent (rule D10)
         group = "" if orphan.resource.group == CORE else orphan.resource.group
         place = (orphan.cluster, group, orphan.kind, orphan.namespace, orphan.name)
         return place in self.places
@@ -207,17 +203,15 @@ async def read_intents(hub: KubeClient) -> Intents:
     """
     places: set[Place] = set()
     unreadable: set[str] = set()
-    owners: set[str] = set()
     for resource in await hub.list(MULTI_CLUSTER_RESOURCES):
         uid = str(resource["metadata"]["uid"])
-        owners.add(uid)
         try:
             for part in await _parts_of(hub, resource):
                 # In a thread, because there may be tens of thousands.
                 places |= await asyncio.to_thread(_places_of, part)
         except (AttributeError, ChunkUnusable, IndexError, KeyError, TypeError):
             unreadable.add(uid)
-    return Intents(frozenset(places), frozenset(unreadable), frozenset(owners))
+    return Intents(frozenset(places), frozenset(unreadable))
 
 
 async def _parts_of(hub: KubeClient, resource: Object) -> Sequence[Mapping[str, Any]]:

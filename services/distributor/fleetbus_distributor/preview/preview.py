@@ -256,15 +256,22 @@ def _objects(client: PlanClient, uid: str) -> list[PlannedObject]:
 def _object(client: PlanClient, path: str, uid: str) -> PlannedObject | None:
     """Plan one object; None for those on the hub that only record the rollout."""
     before, after = client.before.get(path), client.after(path)
-    if not any(tree and is_owned_by(tree, uid) for tree in (before, after)):
-        return None
     tree = after or before
-    if tree is None:
+    if tree is None or not (_is_made_namespace(before, tree) or _is_owned(before, after, uid)):
         return None
     action = _action(client, path, before, after, uid)
     is_diff = action in (Action.CHANGE, Action.RECREATE) and before and after
     lines = diff(before, after) if is_diff and before and after else []
     return PlannedObject(_reference(tree), action, lines, path not in client.unchecked)
+
+
+def _is_made_namespace(before: Object | None, tree: Object) -> bool:
+    """Whether it is made for the objects in it, and so has no mark (rule D10)."""
+    return before is None and tree["kind"] == "Namespace"
+
+
+def _is_owned(before: Object | None, after: Object | None, uid: str) -> bool:
+    return any(tree and is_owned_by(tree, uid) for tree in (before, after))
 
 
 def _reference(tree: Object) -> ObjectRef:

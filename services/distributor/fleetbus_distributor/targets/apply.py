@@ -252,7 +252,10 @@ async def _has_namespace(target: Target, name: str) -> bool:
 
 
 async def _namespace_missing(target: Target, name: str) -> Finding | None:
-    """Create a missing namespace if the policy allows it, else say that it is missing (D10)."""
+    """Create a missing namespace if the policy allows it, else say that it is missing (D10).
+
+    It gets no owner mark: whoever writes into it next needs it as much, and it outlives them all.
+    """
     if await _has_namespace(target, name):
         return None
     if not target.policy.create_namespaces:
@@ -262,7 +265,5 @@ async def _namespace_missing(target: Target, name: str) -> Finding | None:
         return None  # created together with the object
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
     with suppress(AlreadyExists):
-        await target.client.create(
-            _NAMESPACES, set_owner(namespace, target.owner), field_manager=target.manager
-        )
+        await target.client.create(_NAMESPACES, namespace, field_manager=target.manager)
     return None
