@@ -28,7 +28,7 @@ from fleetbus.reconcile import Outcome, Request
 from fleetbus.run.current import ObjectRef, Run, Version
 from fleetbus.workqueue.errors import QueueUnavailableError
 from fleetbus.workqueue.heartbeat import Heartbeat
-from fleetbus.workqueue.queue import BATCH, Add, Lease, Queue, Room
+from fleetbus.workqueue.queue import BATCH, Add, Lease, Queue, Room, encode_trigger
 from fleetbus.workqueue.scripts import NO_ENDING, Ending
 
 if TYPE_CHECKING:
@@ -69,6 +69,11 @@ class Finished:
     """The run itself, if it succeeded."""
     last_run: tuple[Request, LastRun] | None = None
     """Result of the run, for `fleetbus explain`; None if it was stopped."""
+
+    @property
+    def own_read(self) -> Version | None:
+        """The version of its own object that a run has read that succeeded."""
+        return self.success.reads.get(self.success.own_ref) if self.success else None
 
 
 class ControllerStore(Protocol):
@@ -351,6 +356,7 @@ class RedisStore:
             {run.lease.request: run.note for run in runs if run.note},
             self.record.read_rows([run.success for run in runs if run.success]),
             self.record.last_runs.rows([run.last_run for run in runs if run.last_run]),
+            {run.lease.request: encode_trigger(*read) for run in runs if (read := run.own_read)},
         )
 
 

@@ -113,10 +113,12 @@ class Intake:
             adds += [(add, ref) for add in routed.adds]
             if routed.is_complete:
                 states[ref] = routed.last_seen
+        # Also those of which nothing new is stored: a run may have read a newer state (rule P10).
+        woken = {ref for add, ref in adds if add.trigger}
         changes = [
-            Change(ref, stored[ref], last_seen)
+            change
             for ref, last_seen in states.items()
-            if last_seen != stored[ref].last_seen or (last_seen is None and stored[ref].read)
+            if not (change := Change(ref, stored[ref], last_seen)).keeps_all or ref in woken
         ]
         conflicts: set[ObjectRef] = set()
         if adds or changes:

@@ -1,8 +1,9 @@
 """Keeps the objects of the last moment, as events brought them, for the runs that they wake.
 
 Most runs begin by reading the object that woke them, a moment after this process has enqueued them
-for it. The snapshot had that state then, and a newer one will wake the request again (rule P10); so
-this first read costs no call.
+for it. The snapshot had that state then, and a newer one will wake the request again, unless an
+earlier run has read it: such a run takes the trigger away, and this with it (rule P10). So the
+first read costs no call.
 """
 
 from __future__ import annotations

@@ -120,6 +120,12 @@ class Change(NamedTuple):
     last_seen: LastSeen | None
     """None to forget the object."""
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether the record stays as it is: what depends on it needs it to be the same still."""
+        is_forgotten = self.last_seen is None and self.stored.read is not None
+        return self.last_seen == self.stored.last_seen and not is_forgotten
+
 
 _Row = TypeVar("_Row", Change, _Read)
 
@@ -390,6 +396,8 @@ def _read_last_seen(packed: bytes) -> LastSeen | None:
 
 def _change_fields(change: Change) -> tuple[bytes, str, bytes]:
     before, after = change.stored.last_seen, change.last_seen
+    if change.keeps_all:
+        return (change.stored.revision, "", b"=")
     if after is None:
         return (change.stored.revision, "", b"")
     # What a run has read proves nothing once runs receive the opposite `left`.

@@ -119,6 +119,9 @@ class Ending(NamedTuple):
     """The versions that the runs have read, see `record_read.lua`."""
     runs: Rows = NO_ROWS
     """Results of the runs, see `last_runs.lua`; with reads it has to be given."""
+    read: Mapping[Request, bytes] = MappingProxyType({})
+    """The versions of their own objects that the runs have read, encoded as triggers: none that is
+    older wakes them again (rule P10)."""
 
     @property
     def keys(self) -> Sequence[str]:
@@ -317,11 +320,13 @@ class Transitions:
         return self.item(add.request), int(add.priority), add.trigger, trace, add.foreign_cause
 
     def _ending_fields(self, ending: Ending) -> list[str | bytes | int]:
-        leases, notes, reads, runs = ending
+        leases, notes, reads, runs, read = ending
         counts = (len(leases), len(reads.values), len(runs.values), len(ending.keys))
         fields: list[str | bytes | int] = [*counts]
         for lease in leases:
-            fields += (self.item(lease.request), lease.fence, notes.get(lease.request, b""))
+            request = lease.request
+            fields += (self.item(request), lease.fence)
+            fields += (notes.get(request, b""), read.get(request, b""))
         return [*fields, *reads.values, *runs.values]
 
     def _fences(self, leases: Iterable[Lease]) -> Iterable[str]:

@@ -75,9 +75,9 @@ def seen(request: Request, stored: StoredRecord | None = None) -> Change:
     return Change(ref(request), stored or StoredRecord(), now)
 
 
-def over(lease: Lease, **options: Any) -> Finished:
+def over(lease: Lease, read: str = "10", **options: Any) -> Finished:
     run = Run(lease.request, own="core/pods")
-    run.note_read(ref(run.request), (7, "10"))
+    run.note_read(ref(run.request), (7, read))
     last = LastRun(outcome=Outcome.DONE, attempt=1, queued=1, started=2, ended=3, worker="h-1")
     last_run = (lease.request, last)
     options = {"success": run, "last_run": last_run} | options
@@ -178,7 +178,8 @@ async def test_p8_what_is_read_and_what_is_seen_of_one_object_are_both_stored(
     await store.enqueue([(Add(A), ref(A))], [seen(A)])
     stored = (await store.load([ref(A)]))[ref(A)]
     store.finish(over(lease))
-    assert await store.enqueue([(Add(A), ref(A))], [seen(A, stored)]) == set()
+    changed = Change(ref(A), stored, LastSeen((7, "11"), NEVER, {0: None}))
+    assert await store.enqueue([(Add(A), ref(A))], [changed]) == set()
     now = (await store.load([ref(A)]))[ref(A)]
     assert now.read == (7, "10")
     assert now.revision not in (stored.revision, b"")
@@ -225,3 +226,88 @@ async def test_p16_the_ends_of_very_many_runs_are_divided_among_calls(
     assert {entry.read for entry in stored.values()} == {(7, "10")}
     last = await LastRuns(redis, "copier").get(many[-1])
     assert last is not None
+
+
+# --- no run reads an older state than an earlier one (P10) ----------------------------------------
+
+
+async def next_trigger(queue: RedisQueue) -> bytes:
+    [lease] = await queue.take(10)
+    return lease.trigger
+
+
+@pytest.mark.parametrize(
+    ("read", "trigger"),
+    [("12", b""), ("11", b"7/11"), ("10", b"7/11"), ("9", b"7/11"), ("101", b"")],
+)
+async def test_p10_a_run_takes_away_the_trigger_that_it_has_read_past(
+    queue: RedisQueue, store: RedisStore, read: str, trigger: bytes
+):
+    [lease] = await leases_of(queue, A)
+    await store.enqueue([(Add(A, trigger=b"7/11"), ref(A))], [seen(A)])
+    store.finish(over(lease, read))
+    await store.end_next()
+    assert await next_trigger(queue) == trigger
+
+
+async def test_p10_a_change_of_before_the_end_of_a_run_that_read_past_it(
+    queue: RedisQueue, store: RedisStore
+):
+    [lease] = await leases_of(queue, A)
+    await store.enqueue([], [seen(A)])
+    stored = (await store.load([ref(A)]))[ref(A)]
+    store.finish(over(lease, "12"))
+    await store.end_next()
+    # Whoever evaluated it knew nothing of that read.
+    assert stored.read is None
+    changed = Change(ref(A), stored, LastSeen((7, "11"), (7, "11"), {0: None}))
+    assert await store.enqueue([(Add(A, trigger=b"7/11"), ref(A))], [changed]) == set()
+    assert await next_trigger(queue) == b""
+
+
+async def test_p10_the_same_in_one_call_and_only_for_that_object(
+    queue: RedisQueue, store: RedisStore
+):
+    await store.enqueue([], [seen(A), seen(B)])
+    stored = await store.load([ref(A), ref(B)])
+    [lease] = await leases_of(queue, A)
+    store.finish(over(lease, "12"))
+    now = LastSeen((7, "11"), (7, "11"), {0: None})
+    changes = [Change(ref(request), stored[ref(request)], now) for request in (B, A)]
+    adds = [(Add(request, trigger=b"7/11"), ref(request)) for request in (B, A)]
+    assert await store.enqueue(adds, changes) == set()
+    triggers = {lease.request: lease.trigger for lease in await queue.take(10)}
+    assert triggers == {A: b"", B: b"7/11"}
+
+
+async def test_p10_a_change_that_comes_again_after_a_run_that_read_past_it(
+    queue: RedisQueue, store: RedisStore
+):
+    [lease] = await leases_of(queue, A)
+    now = LastSeen((7, "11"), (7, "11"), {0: None})
+    await store.enqueue([], [Change(ref(A), StoredRecord(), now)])
+    stored = (await store.load([ref(A)]))[ref(A)]
+    store.finish(over(lease, "12"))
+    await store.end_next()
+    again = Change(ref(A), stored, now)
+    assert await store.enqueue([(Add(A, trigger=b"7/11"), ref(A))], [again]) == set()
+    assert await next_trigger(queue) == b""
+    after = (await store.load([ref(A)]))[ref(A)]
+    assert (after.revision, after.read) == (stored.revision, (7, "12")), "nothing new is stored"
+    # What another process has stored since is evaluated first.
+    later = Change(ref(A), stored, LastSeen((7, "13"), (7, "13"), {0: None}))
+    await store.enqueue([], [later])
+    assert await store.enqueue([(Add(A, trigger=b"7/11"), ref(A))], [again]) == {ref(A)}
+
+
+async def test_p10_a_read_that_proves_nothing_any_more_takes_nothing_away(
+    queue: RedisQueue, store: RedisStore
+):
+    [lease] = await leases_of(queue, A)
+    await store.enqueue([], [seen(A)])
+    store.finish(over(lease, "12"))
+    await store.end_next()
+    stored = (await store.load([ref(A)]))[ref(A)]
+    left = LastSeen((7, "11"), (7, "11"), {}, is_left=True)
+    await store.enqueue([(Add(A, trigger=b"7/11"), ref(A))], [Change(ref(A), stored, left)])
+    assert await next_trigger(queue) == b"7/11"

@@ -22,7 +22,7 @@ from fleetbus.intake.matching import Reason
 from fleetbus.reconcile import Request
 from fleetbus_proto.events import Event
 from support.full import FULL
-from support.rigs.intake import IntakeRig, Seen
+from support.rigs.intake import PODS_KEY, IntakeRig, Seen
 from support.stores.snapshot import Source
 
 Answer = TypeVar("Answer")
@@ -158,8 +158,9 @@ async def deliver(
                 chance.choice(batches).append(event)
                 if chance.random() < 0.2:
                     queue.insert(chance.randint(0, len(queue)), event)  # delivered once more
-        for batch in batches:
+        for process, batch in zip(processes, batches, strict=True):
             await rig.snapshot.apply(*batch)
+            process.rig.store.recent.note(await standing(rig, batch))
         takes = [
             process.do(partial(process.rig.intake.take, batch))
             for process, batch in zip(processes, batches, strict=True)
@@ -171,6 +172,17 @@ async def deliver(
             reason = chance.choice((Reason.RESYNC, Reason.GAP))
             await processes[1].do(partial(processes[1].rig.full.run, cluster="eu1", reason=reason))
     await rig.reconcile()
+
+
+async def standing(rig: IntakeRig, batch: Sequence[Event]) -> list[Event]:
+    """The events of a batch that the snapshot has now; the next batch may replace them."""
+    names = [(event.namespace, event.name) for event in batch]
+    versions = await rig.snapshot.reader.versions("eu1", PODS_KEY, names)
+    return [
+        event
+        for event, name in zip(batch, names, strict=True)
+        if (state := versions.get(name)) and state.resource_version == event.resource_version
+    ]
 
 
 def check(rig: IntakeRig, events: list[Event], kind: str, seed: int) -> None:

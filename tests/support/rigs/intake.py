@@ -7,20 +7,22 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from fleetbus.clusters.info import ClusterInfo
 from fleetbus.clusters.registry import Clusters
 from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet
-from fleetbus.intake.controller_store import RedisStore
+from fleetbus.intake.controller_store import Finished, RedisStore
 from fleetbus.intake.full_enqueue import FullEnqueue
 from fleetbus.intake.intake import Intake
 from fleetbus.intake.matching import Reason
 from fleetbus.intake.routing import Router
-from fleetbus.reconcile import Request
-from fleetbus.run.current import ObjectRef, Run
+from fleetbus.reconcile import Outcome, Request
+from fleetbus.run.current import Run
+from fleetbus.snapshot.reads.entries import ObjectVersion
 from fleetbus.workqueue import RedisQueue
+from fleetbus.workqueue.queue import Add, Lease, decode_trigger
 from support.stores.snapshot import Snapshot, Source
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ class Seen(NamedTuple):
     place: str
     """`<cluster>/<namespace>/<name>`."""
     version: str
-    """Version of its pod, as the snapshot has it; empty if it is not there."""
+    """Version of its pod, as the run read it; empty if it is not there."""
     left: bool
 
 
@@ -107,7 +109,10 @@ class IntakeRig:
         return await self.reconcile()
 
     async def reconcile(self, *, is_success: bool = True) -> list[Seen]:
-        """Run all that is queued, each reading its own pod, as the worker does it."""
+        """Run all that is queued, each reading its own pod, as the worker does it.
+
+        A run without success is one that is tried again.
+        """
         done: list[Seen] = []
         while leases := await self.queue.take(500):
             requests = [lease.request for lease in leases]
@@ -117,23 +122,36 @@ class IntakeRig:
                 )
                 for cluster in {request.cluster for request in requests}
             }
-            runs: list[Run] = []
-            for request in requests:
+            finished: list[Finished] = []
+            for lease in leases:
+                request = lease.request
                 left = await self.record.has_left(request)
+                run = Run(replace(request, left=left), own=PODS_KEY)
                 state = standing[request.cluster].get((request.namespace, request.name))
-                run = Run(replace(request, left=left))
-                if state is not None:
-                    ref = ObjectRef(request.cluster, PODS_KEY, request.namespace, request.name)
-                    run.note_read(ref, state.version, is_absent=not state.is_live)
-                version = state.resource_version if state and state.is_live else ""
+                version = self._read(lease, run, state)
                 place = f"{request.cluster}/{request.namespace}/{request.name}"
                 done.append(Seen(place, version, left))
-                runs.append(run)
-            if is_success:
-                await self.record.note_reads(runs)
-            await self.queue.done(leases)
-        self.runs += done
+                self.runs.append(done[-1])
+                success = run if is_success else None
+                finished.append(Finished(lease=lease, outcome=Outcome.DONE, success=success))
+            if not is_success:
+                again = [Add(one.request, one.priority, one.trigger) for one in leases]
+                await self.queue.add(again)
+            await self.queue.done_recorded(cast("Any", self.store)._ending_of(finished))
+            if not is_success:
+                break
         return done
+
+    def _read(self, lease: Lease, run: Run, state: ObjectVersion | None) -> str:
+        """Let a run read its own pod: from the event that woke it, or from the snapshot."""
+        trigger = decode_trigger(lease.trigger)
+        if trigger and self.store.offer(run.own_ref, trigger):
+            run.note_read(run.own_ref, trigger)
+            return trigger[1]
+        if state is None:
+            return ""
+        run.note_read(run.own_ref, state.version, is_absent=not state.is_live)
+        return state.resource_version if state.is_live else ""
 
 
 def no_heartbeat(_on_lost: Any) -> Any:

@@ -23,6 +23,22 @@ end
 local refused, rest = end_runs(ENDING, places_of(4, ITEMS, 6, {}))
 if ROWS > 0 then conflicts, is_conflict = find_conflicts(hashes, rows) end
 
+-- A run that has read a newer state may have ended since the caller decided that these run: the next
+-- one must not be given the older state (rule P10). What proves nothing any more is no such read.
+local function forget_older_triggers()
+  for n = 0, ITEMS - 1 do
+    local at = 4 + 6 * n
+    local object = tonumber(ARGV[at + 5])
+    local row = #hashes + 5 * (object - 1)
+    if object > 0 and rows[row + 3] ~= '1' then
+      local read = split_record(read_record(hashes[tonumber(rows[row])], rows[row + 1]))
+      if is_older(ARGV[at + 2], read) then ARGV[at + 2] = '' end
+    end
+  end
+end
+
+if ROWS > 0 then forget_older_triggers() end
+
 local function add(at)
   assign_flow(ARGV[at], ARGV[at + 4])
   -- One microsecond apart, so that a batch keeps its order.

@@ -3,7 +3,7 @@
 --
 -- `end_runs(at, added)` reads from ARGV[at]: the number of items, of rows of reads and of rows of last runs,
 -- and of the keys from 25 on that belong to it; then for each item: item, fence, note (an empty one
--- removes the last one); then those rows. Its first two keys are those of last_runs.lua, the others
+-- removes the last one), the version of its own object that the run has read, or ''; then those rows. Its first two keys are those of last_runs.lua, the others
 -- those of record_read.lua.
 -- `added` has the places of the items that the script adds. `write_records` has to follow.
 -- It returns the indices, from 0, of the items that are refused, and where the next argument is.
@@ -39,12 +39,12 @@ local function places_of(first, count, width, places)
   return places
 end
 
--- Of each item the places are known of its arguments: item, fence, note. Those whose lease is held
+-- Of each item the places are known of its arguments: item, fence, note, read. Those whose lease is held
 -- under this fence, and the indices of the others.
 local function split_refused(first, items)
   local ended, refused = {}, {}
   for n = 0, items - 1 do
-    local at = first + 3 * n
+    local at = first + 4 * n
     local item = ARGV[at]
     if has_fence(processing[item], ARGV[at + 1]) then
       ended[#ended + 1], processing[item] = at, false
@@ -77,10 +77,19 @@ local function leave_notes(ended)
   end
 end
 
-local function make_ready_again(names)
+-- The next run must not be given a state that is older than what this one has read (rule P10).
+local function forget_older_trigger(item, read)
+  local trigger = read ~= '' and call('HGET', TRIGGERS, item)
+  if trigger and is_older(trigger, read) then call('HDEL', TRIGGERS, item) end
+end
+
+local function make_ready_again(ended, names)
   local dirty = FOUND > 0 and call('HMGET', DIRTY, unpack(names)) or {}
   for i, item in ipairs(names) do
-    if dirty[i] then make_ready(item, parse_dirty(dirty[i])) end
+    if dirty[i] then
+      forget_older_trigger(item, ARGV[ended[i] + 3])
+      make_ready(item, parse_dirty(dirty[i]))
+    end
     local is_waiting = not has_causes or dirty[i] or call('ZSCORE', DELAYED, item)
     if not is_waiting then call('HDEL', CAUSES, item) end
   end
@@ -95,16 +104,16 @@ local function end_finished(ended)
   end_leases(names, fences)
   if has_rare(RECLAIMS) then call('HDEL', RECLAIMS, unpack(names)) end  -- their owner survived (Q7)
   leave_notes(ended)
-  make_ready_again(names)
+  make_ready_again(ended, names)
 end
 
 local function end_runs(at, added)
   local items, reads, runs = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
   local last_key = 24 + tonumber(ARGV[at + 3])
   local first = at + 4
-  local first_read = first + 3 * items
+  local first_read = first + 4 * items
   local first_run = first_read + reads
-  load_processing(places_of(first, items, 3, added))
+  load_processing(places_of(first, items, 4, added))
   if reads > 0 then
     local hashes, rows = slice(KEYS, 27, last_key), slice(ARGV, first_read, first_run - 1)
     want_records(hashes, rows, 6)

@@ -3,7 +3,7 @@
 -- `hashes`: the index of the record; then one hash per resource of a cluster.
 -- `rows`: per hash its member of the index; then per object: the place of its hash in `hashes`, its
 -- key, the revision that the caller has read ('' if there was none), '1' if the stored read proves
--- nothing any more, its new value ('' to forget it).
+-- nothing any more, its new value ('' to forget it, '=' to keep it).
 --
 -- A value is '<incarnation>/<resourceVersion read>\n<revision, 8 bytes><what was seen>'; the first
 -- part may be empty, and so may all after the line break. The revision begins with an odd byte if
@@ -27,7 +27,7 @@ end
 local function save_records(hashes, rows, conflicts)
   for at = #hashes, #rows, 5 do
     local hash, key, value = hashes[tonumber(rows[at])], rows[at + 1], rows[at + 4]
-    if conflicts[(at - #hashes) / 5 + 1] then -- it stays as it is
+    if value == '=' or conflicts[(at - #hashes) / 5 + 1] then -- it stays as it is
     elseif value == '' then
       fresh[hash][key] = false
     else

@@ -117,17 +117,20 @@ local function is_digits_above(a, b)  -- P2: by length, then bytes; never tonumb
   return a > b
 end
 
--- The newer of two triggers "<incarnation number>/<resourceVersion>"; of others, the later one.
+-- Whether a trigger "<incarnation number>/<resourceVersion>" is older; of others nobody can tell.
+local function is_older(trigger, than)
+  local number, rv = string.match(trigger, '^(%d+)/(%d+)$')
+  local than_number, than_rv = string.match(than, '^(%d+)/(%d+)$')
+  if not number or not than_number then return false end
+  if number ~= than_number then return is_digits_above(than_number, number) end
+  return is_digits_above(than_rv, rv)
+end
+
+-- The newer of two triggers; of those that do not compare, the later one.
 local function newest(old, new)
   if not old or old == '' then return new end
   if not new or new == '' then return old end
-  local old_number, old_rv = string.match(old, '^(%d+)/(%d+)$')
-  local new_number, new_rv = string.match(new, '^(%d+)/(%d+)$')
-  if not old_number or not new_number then return new end
-  if old_number ~= new_number then
-    return is_digits_above(old_number, new_number) and old or new
-  end
-  return is_digits_above(old_rv, new_rv) and old or new
+  return is_older(new, old) and old or new
 end
 
 local function remember_trigger(item, trigger)
