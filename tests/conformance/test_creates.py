@@ -406,6 +406,7 @@ def test_a_node_port_needs_a_type_and_the_range(api: Api, space: Space, name: st
     assert messages(reply) == [("spec.ports[0].nodePort", why)]
 
 
+@pytest.mark.since("1.34")
 def test_an_address_is_given_once(api: Api, space: Space, name: str):
     path = space.core("services")
     address = api.post(path, service(name)).spec["clusterIP"]

@@ -44,6 +44,7 @@ def test_a_future_version_says_when_to_try_again(api: Api, space: Space, name: s
         assert reply.details["retryAfterSeconds"] == 1
 
 
+@pytest.mark.since("1.34")
 def test_a_put_of_a_missing_object_with_a_uid_finds_nothing(api: Api, space: Space, name: str):
     path = f"{space.core('configmaps')}/{name}"
     assert api.put(path, config_map(name, {"uid": "x"})).failed == NOT_FOUND
@@ -65,6 +66,7 @@ def test_an_eviction_names_its_pod(api: Api, space: Space, name: str):
     assert reply.message == "name in URL does not match name in Eviction object"
 
 
+@pytest.mark.since("1.34")
 def test_pods_have_a_generation(api: Api, space: Space, name: str):
     path = f"{space.core('pods')}/{name}"
     created = api.post(space.core("pods"), pod(name))
@@ -75,6 +77,7 @@ def test_pods_have_a_generation(api: Api, space: Space, name: str):
     api.delete(path, gracePeriodSeconds="0")
 
 
+@pytest.mark.since("1.34")
 def test_refusals_show_values_as_json(api: Api, space: Space, name: str):
     body = deployment(name)
     body["spec"]["template"]["metadata"]["labels"] = {"app": "another"}

@@ -39,6 +39,7 @@ def test_status_of_a_deployment_takes_annotations(api: Api, space: Space, name: 
     assert reply.meta["annotations"]["an"] == "1"
 
 
+@pytest.mark.since("1.34")
 def test_status_is_validated(api: Api, one: str):
     reply = api.merge(f"{one}/status", {"status": {"phase": 5}})
     assert reply.causes == [("status.phase", "FieldValueTypeInvalid")]
