@@ -82,9 +82,26 @@ def test_nothing_is_wrong_with_two_runs_one_after_the_other():
         ([run(10, 11, read="")], {"type": "DELETED", "rv": "7", "t": 9.0}, []),
         ([run(10, 11, read="")], {"type": "DELETED", "rv": "7", "t": 10.5}, ["lost-deletion"]),
         ([run(10, 11)], {"type": "DELETED", "rv": "7", "t": 9.0}, ["lost-deletion"]),
+        # A run that comes later must not have read what was before.
+        ([run(10, 11), run(12, 13)], {"type": "MODIFIED", "rv": "7", "t": 9.0}, []),
+        (
+            [run(10, 11, read="8"), run(12, 13)],
+            {"type": "MODIFIED", "rv": "8", "t": 9.0},
+            ["lost-change"],
+        ),
+        (
+            [run(10, 11, read=""), run(12, 13)],
+            {"type": "DELETED", "rv": "8", "t": 9.0},
+            ["lost-deletion"],
+        ),
+        (
+            [run(10, 11, read="8"), run(12, 13, "failed")],
+            {"type": "MODIFIED", "rv": "8", "t": 9.0},
+            [],
+        ),
     ],
 )
-def test_i2_a_last_change_that_no_good_run_has_read_is_found(
+def test_i2_a_last_change_that_the_last_good_run_has_not_read_is_found(
     runs: list[WorkerRun], change: Json, rules_broken: list[str]
 ):
     assert rules(check_last_changes(records(*runs, truth={KEY: change}))) == rules_broken

@@ -37,20 +37,20 @@ def _some(rule: str, examples: Sequence[str]) -> Iterator[Violation]:
 
 
 def check_last_changes(records: WorkerRecords) -> Iterator[Violation]:
-    """I2: a run that ended well has read the last change of every object, or its absence."""
-    versions_read: dict[str, set[str]] = defaultdict(set)
-    absent: dict[str, float] = defaultdict(float)
-    for run in records.runs:
-        if run.is_success and run.read:
-            versions_read[run.key].add(run.read)
-        elif run.is_success and run.read is not None:
-            absent[run.key] = max(absent[run.key], run.read_at)
+    """I2: of each object the last run that ended well has read the last change, or the absence."""
+    last: dict[str, WorkerRun] = {
+        key: run
+        for key, runs in records.by_key().items()
+        for run in runs
+        if run.is_success and run.read is not None
+    }
     missed: dict[str, list[str]] = defaultdict(list)
     for key, change in records.truth.items():
+        run = last.get(key)
         if change["type"] == "DELETED":
-            if absent[key] < change["t"] - _TICK:
+            if run is None or run.read or run.read_at < change["t"] - _TICK:
                 missed["lost-deletion"].append(f"{key} {change}")
-        elif change["rv"] not in versions_read[key]:
+        elif run is None or run.read != change["rv"]:
             missed["lost-change"].append(f"{key} {change}")
     for rule, examples in missed.items():
         yield from _some(rule, examples)
