@@ -87,6 +87,9 @@ class Churn:
         client = self._fleet.clients[cluster]
         resource = self._random.choices([MAPS, ACCOUNTS], [MAPS_EACH, ACCOUNTS_EACH])[0]
         objects = await client.list(resource, "default", label_selector=f"{LABEL}=source")
+        if not objects:  # what a burst found, others of it have deleted
+            await self._create(cluster, resource)
+            return
         name = self._random.choice(objects)["metadata"]["name"]
         if self._random.random() < _CREATE_SHARE:
             # What failed in between, or was done twice in a burst, is made up for.
