@@ -6,6 +6,7 @@ cases work in a namespace and an API group of their own, which are removed after
 
 - `emulator`: only an emulator can pass, for example because history is compacted at will.
 - `since("1.30")`: a real server older than that is not asked.
+- `until("1.34")`: a real server newer than that is not asked.
 - `patient`: the case waits for seconds; only `make conformance` and runs against real clusters
   have that time.
 """
@@ -31,6 +32,7 @@ HAS_TIME = bool(KUBECONFIG or os.environ.get("FLEETBUS_CONFORMANCE"))
 MARKERS = (
     "emulator: only an emulator can pass this case",
     "since(version): real servers older than this Kubernetes version are not asked",
+    "until(version): real servers newer than this Kubernetes version are not asked",
     "patient: waits for seconds; not in the default run",
 )
 _numbers = itertools.count(1)
@@ -105,10 +107,15 @@ def applicable(request: pytest.FixtureRequest) -> None:
     if request.node.get_closest_marker("emulator"):
         pytest.skip("only an emulator can pass")
     since = request.node.get_closest_marker("since")
-    if since:
-        least = tuple(int(number) for number in since.args[0].split("."))
-        if request.getfixturevalue("version") < least:
-            pytest.skip(f"needs Kubernetes {since.args[0]}")
+    if since and request.getfixturevalue("version") < _version_of(since):
+        pytest.skip(f"needs Kubernetes {since.args[0]}")
+    last = request.node.get_closest_marker("until")
+    if last and request.getfixturevalue("version") > _version_of(last):
+        pytest.skip(f"differs after Kubernetes {last.args[0]}")
+
+
+def _version_of(marker: pytest.Mark) -> tuple[int, ...]:
+    return tuple(int(number) for number in marker.args[0].split("."))
 
 
 @pytest.fixture
