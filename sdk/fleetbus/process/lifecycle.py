@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
@@ -12,6 +11,7 @@ import structlog
 
 from fleetbus.errors import ConfigError, FleetbusError
 from fleetbus.process import printer
+from fleetbus.process.garbage import collect_garbage, leave_startup_objects
 from fleetbus.process.release import check_parts
 
 log = structlog.get_logger()
@@ -33,8 +33,9 @@ async def run_until_stopped(**loops: Coroutine[Any, Any, None]) -> None:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(body, name=name) for name, body in loops.items()]
             stopping = group.create_task(stop.wait(), name="stop-signal")
+            collecting = group.create_task(collect_garbage(), name="collect-garbage")
             await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
-            for task in (stopping, *tasks):
+            for task in (stopping, collecting, *tasks):
                 task.cancel()
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -58,10 +59,7 @@ def run_service(
         loop_factory: creates the event loop; None means asyncio's own.
         is_command: a person has started it: an expected error is a message, not a log line.
     """
-    # Objects created at startup live for ever: excluding them halves the work of the collector.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 50, 1000)
+    leave_startup_objects()
     try:
         check_parts()
         with asyncio.Runner(loop_factory=loop_factory) as runner:
