@@ -7,7 +7,16 @@ from datetime import timedelta
 
 import pytest
 
-from support.rigs.projector import ProjectorRig, projector_rig
+from fleetbus.bus.jetstream import ensure_bucket
+from fleetbus_reconciler.fleet_status.fleet_state import FleetState
+from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
+from support.rigs.projector import (
+    Clock,
+    ProjectorRig,
+    fleet_state,
+    projector_rig,
+    resync_requests,
+)
 
 
 @pytest.fixture
@@ -25,3 +34,25 @@ async def rig(
     """A projector with short times, not started yet."""
     async with projector_rig(nats_url, valkey_url) as opened:
         yield opened
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def resyncs(rig: ProjectorRig, clock: Clock) -> ResyncRequests:
+    return resync_requests(rig, clock=clock)
+
+
+@pytest.fixture
+async def state(rig: ProjectorRig, resyncs: ResyncRequests) -> FleetState:
+    """A state without a projector: the test calls it."""
+    await ensure_bucket(rig.bus)
+    await rig.connections.writer.ensure_generation()
+    fleet_reader = fleet_state(rig, resyncs)
+    rig.provider.tell("eu1", "us1", region="eu")
+    await rig.connections.clusters.known()
+    await fleet_reader.converge()
+    return fleet_reader

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from fleetbus.snapshot import Definition
+from fleetbus.snapshot.records import ClusterRecord
 from fleetbus_proto.events import (
     Heartbeat,
     Incarnation,
@@ -22,6 +23,7 @@ NAMES: Final[dict[str, Any]] = {
     "list_kind": "WidgetCollection",
     "columns": [SIZE],
 }
+RECORD = ClusterRecord(name="eu1")
 WIDGETS = ServedType(group="example.com", resource="widgets", **NAMES)
 
 
@@ -41,9 +43,9 @@ def beat(types: list[ServedType] | None) -> Heartbeat:
 
 
 def test_a_definition_stays_while_heartbeats_do_not_repeat_it():
-    first = update_resources(beat([WIDGETS]), {}, {})
-    second = update_resources(beat(None), first, {})
-    third = update_resources(beat([]), second, {})
+    first = update_resources(beat([WIDGETS]), RECORD, {}, {})
+    second = update_resources(beat(None), RECORD, first, {})
+    third = update_resources(beat([]), RECORD, second, {})
 
     assert first["example.com/widgets"].definition == Definition(**NAMES)
     assert second["example.com/widgets"].definition == first["example.com/widgets"].definition
@@ -61,7 +63,7 @@ def test_a_hostile_watcher_cannot_make_records_large():
         columns=[SIZE, long, deep] + [SIZE] * 1000,
     )
 
-    definition = update_resources(beat([hostile]), {}, {})["example.com/widgets"].definition
+    definition = update_resources(beat([hostile]), RECORD, {}, {})["example.com/widgets"].definition
 
     assert definition is not None
     assert (len(definition.short_names), len(definition.categories), len(definition.columns)) == (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -26,7 +25,7 @@ from fleetbus_proto.resources import parse_resource
 from fleetbus_reconciler.fleet_status.fleet_state import FleetState
 from fleetbus_reconciler.fleet_status.resync_requests import ResyncRequests
 from support.eventually import eventually
-from support.rigs.projector import ProjectorRig, fleet_state, heartbeat, now, resync_requests
+from support.rigs.projector import Clock, ProjectorRig, completed, fleet_state, heartbeat, now
 from support.stores.snapshot import Source
 
 PODS = parse_resource("v1/pods")
@@ -37,43 +36,6 @@ contexts: [{name: x, context: {cluster: x, user: x}}]
 clusters: [{name: x, cluster: {server: "https://c%d"}}]
 users: [{name: x, user: {token: t}}]
 """
-
-
-@dataclass
-class Clock:
-    """A clock that a test moves."""
-
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def resyncs(rig: ProjectorRig, clock: Clock) -> ResyncRequests:
-    return resync_requests(rig, clock=clock)
-
-
-@pytest.fixture
-async def state(rig: ProjectorRig, resyncs: ResyncRequests) -> FleetState:
-    """A state without a projector: the test calls it."""
-    await ensure_bucket(rig.bus)
-    await rig.connections.writer.ensure_generation()
-    fleet_reader = fleet_state(rig, resyncs)
-    rig.provider.tell("eu1", "us1", region="eu")
-    await rig.connections.clusters.known()
-    await fleet_reader.converge()
-    return fleet_reader
-
-
-async def completed(rig: ProjectorRig, state: FleetState, rank: tuple[int, int] = (5, 1)) -> None:
-    epoch = await rig.snapshot.run_epoch(Source(rank=rank), a=4)
-    await state.mark_synced(epoch.epoch)
 
 
 async def writes(redis: Redis) -> int:

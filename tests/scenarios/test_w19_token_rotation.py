@@ -140,7 +140,7 @@ async def test_w19_every_service_reads_the_secret_of_a_refused_token_itself(
         await eventually(lambda: held(rig, "copy") == {"k": "before"}, WITHIN)
         await story.synced("zoo")
         await eventually(lambda: connected(rig) == ("True", "Connected"), WITHIN)
-        assert (await row())[2] == "yes"
+        assert (await row())[3] == "yes"
         lists = story.lists_made("zoo")
 
         hub.faults.add(DropEvents(), resource="secrets")
@@ -150,7 +150,7 @@ async def test_w19_every_service_reads_the_secret_of_a_refused_token_itself(
         spread(rig, "after")
         await eventually(lambda: connected(rig) == ("False", "Unauthorized"), WITHIN)
         cells = await row()
-        assert (cells[2], "Unauthorized" in " ".join(cells)) == ("no", True), cells
+        assert (cells[3], "Unauthorized" in " ".join(cells)) == ("no", True), cells
         async with http_client(api) as asking:
             answer = (await asking.get("/fleet/v1/clusters")).json()
         assert not answer["freshness"]["zoo"]["complete"], answer["freshness"]
@@ -161,7 +161,7 @@ async def test_w19_every_service_reads_the_secret_of_a_refused_token_itself(
         await eventually(lambda: held(rig, "copy") == {"k": "after"}, WITHIN)
         await story.synced("zoo")
         await eventually(lambda: connected(rig) == ("True", "Connected"), WITHIN)
-        assert (await row())[2] == "yes"
+        assert (await row())[3] == "yes"
         assert (story.lists_made("zoo"), story.deletions("zoo")) == (lists, [])
         added = [e.name for e in await story.stored("zoo") if e.verb.value == "added"]
         assert added.count("cub1") == 1

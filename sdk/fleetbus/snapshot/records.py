@@ -66,6 +66,11 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     refused_at: str = ""
     """When it was reported."""
     connected: bool = False
+    connected_by: str = ""
+    """Which replica of its watchers last reported it connected: while it does, another one that
+    cannot reach the cluster does not count."""
+    connected_at: str = ""
+    """When."""
     reason: str = ""
     message: str = ""
     last_answer: str = ""
@@ -149,6 +154,11 @@ class ScopeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """When the last byte of its list or watch was received; a quiet watch may receive few."""
     reported_at: str = ""
     """When a watcher last reported it."""
+    watched_by: str = ""
+    """Which replica of its watchers last reported an open watch: while it does, another one that
+    has none does not count."""
+    watched_at: str = ""
+    """When."""
     resource_version: str = ""
     """The watcher's low-water mark."""
     epoch: str = ""

@@ -90,6 +90,16 @@ def heartbeat(
     )
 
 
+@dataclass
+class Clock:
+    """A clock that a test moves."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class SetProvider:
     """A provider whose set the test changes; nothing is reported before the first `tell`."""
 
@@ -246,6 +256,12 @@ def fleet_state(rig: ProjectorRig, resyncs: ResyncRequests | None = None) -> Fle
         writer=connections.writer,
         resyncs=resyncs or resync_requests(rig),
     )
+
+
+async def completed(rig: ProjectorRig, state: FleetState, rank: tuple[int, int] = (5, 1)) -> None:
+    """Let a list of pods of eu1 be complete."""
+    epoch = await rig.snapshot.run_epoch(Source(rank=rank), a=4)
+    await state.mark_synced(epoch.epoch)
 
 
 @asynccontextmanager

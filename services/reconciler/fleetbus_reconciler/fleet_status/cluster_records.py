@@ -32,6 +32,9 @@ _PATH: Final = 512
 _COLUMNS: Final = 32
 """Columns, short names or categories of one type."""
 _CLOCK_SLACK: Final = timedelta(seconds=5)
+_PEER_COUNTS: Final = timedelta(seconds=20)
+"""What another replica has reported counts for so long, a little longer than it takes it to report
+the next time (rule W15)."""
 
 
 def member_record(info: ClusterInfo, before: ClusterRecord | None) -> ClusterRecord:
@@ -121,11 +124,22 @@ def update_cluster(heartbeat: Heartbeat, record: ClusterRecord) -> ClusterRecord
 
     Which UID is accepted is not the watcher's to say (`AcceptedUids`).
     """
+    is_for_all = heartbeat.reason in (SUSPENDED, UNUSABLE)
+    if (
+        heartbeat.connected
+        or is_for_all
+        or not _counts(record.connected_by, record.connected_at, heartbeat, record)
+    ):
+        record = msgspec.structs.replace(
+            record,
+            connected=heartbeat.connected,
+            connected_by=heartbeat.replica if heartbeat.connected else "",
+            connected_at=heartbeat.observed_at if heartbeat.connected else "",
+            reason=heartbeat.reason,
+            message=heartbeat.message,
+        )
     return msgspec.structs.replace(
         record,
-        connected=heartbeat.connected,
-        reason=heartbeat.reason,
-        message=heartbeat.message,
         server_version=heartbeat.server_version or record.server_version,
         platform=heartbeat.platform or record.platform,
         # The highest ever seen: a resync request carries it, so that no number is used twice
@@ -138,14 +152,31 @@ def update_cluster(heartbeat: Heartbeat, record: ClusterRecord) -> ClusterRecord
     )
 
 
+def _counts(replica: str, at: str, heartbeat: Heartbeat, record: ClusterRecord) -> bool:
+    """Whether what this replica reported is better than a heartbeat of another one (rule W15).
+
+    A replica that starts, or cannot reach the cluster, changes nothing for those who rely on the
+    other one. A later incarnation begins anew for all of them.
+    """
+    return (
+        replica not in ("", heartbeat.replica)
+        and heartbeat.incarnation.number == record.incarnation
+        and _parse(heartbeat.observed_at) - _parse(at) < _PEER_COUNTS
+    )
+
+
 def update_resources(
-    heartbeat: Heartbeat, stored: Mapping[str, ResourceRecord], degraded: Mapping[Scope, str]
+    heartbeat: Heartbeat,
+    record: ClusterRecord,
+    stored: Mapping[str, ResourceRecord],
+    degraded: Mapping[Scope, str],
 ) -> dict[str, ResourceRecord]:
     """Apply a heartbeat to the records of the resources that it reports.
 
     Args:
         heartbeat: of one replica; the scopes that another replica has reported stay.
-        stored: the records before it.
+        record: of the cluster before it.
+        stored: the records of resources before it.
         degraded: scopes that need a person's attention, and why; no heartbeat knows of that.
     """
     records: dict[str, ResourceRecord] = {}
@@ -154,11 +185,16 @@ def update_resources(
         key = status.resource_key
         before = records.get(key) or stored.get(key)
         scopes = before.scopes if before is not None else {}
-        scope = _update_scope(status, scopes.get(status.scope) or ScopeRecord())
-        problem = degraded.get((key, status.scope))
-        if problem and scope.state is ResourceState.SYNCED:
-            scope = msgspec.structs.replace(scope, state=ResourceState.DEGRADED, reason=problem)
-        scope = msgspec.structs.replace(scope, reported_at=heartbeat.observed_at)
+        known = scopes.get(status.scope) or ScopeRecord()
+        scope = _update_scope(status, known, heartbeat)
+        is_worse = _is_shown(known) and scope.state is ResourceState.STALE
+        if is_worse and _counts(known.watched_by, known.watched_at, heartbeat, record):
+            scope = known
+        else:
+            problem = degraded.get((key, status.scope))
+            if problem and scope.state is ResourceState.SYNCED:
+                scope = msgspec.structs.replace(scope, state=ResourceState.DEGRADED, reason=problem)
+            scope = msgspec.structs.replace(scope, reported_at=heartbeat.observed_at)
         reported = ResourceRecord(
             group=status.group,
             version=status.version,
@@ -197,7 +233,12 @@ def _definitions(heartbeat: Heartbeat) -> dict[str, Definition] | None:
     }
 
 
-def _update_scope(status: ResourceStatus, scope: ScopeRecord) -> ScopeRecord:
+def _update_scope(status: ResourceStatus, scope: ScopeRecord, heartbeat: Heartbeat) -> ScopeRecord:
+    watched_by, watched_at = scope.watched_by, scope.watched_at
+    if _is_watched(status):
+        watched_by, watched_at = heartbeat.replica, heartbeat.observed_at
+    elif watched_by == heartbeat.replica:
+        watched_by, watched_at = "", ""
     state = _state_of(status, is_listed=bool(scope.epoch))
     reason = status.message or status.reason
     if state is ResourceState.STALE and not reason:
@@ -207,6 +248,8 @@ def _update_scope(status: ResourceStatus, scope: ScopeRecord) -> ScopeRecord:
         state=state,
         reason=reason,
         last_received=status.last_received or scope.last_received,
+        watched_by=watched_by,
+        watched_at=watched_at,
         resource_version=status.resource_version,
         epoch=scope.epoch,
     )
@@ -215,9 +258,12 @@ def _update_scope(status: ResourceStatus, scope: ScopeRecord) -> ScopeRecord:
 def _state_of(status: ResourceStatus, *, is_listed: bool) -> ResourceState:
     """Only a complete list and an open watch make a scope synced (rules P14, A4)."""
     if is_listed:
-        is_watched = status.watch_open and status.state != "failing"
-        return ResourceState.SYNCED if is_watched else ResourceState.STALE
+        return ResourceState.SYNCED if _is_watched(status) else ResourceState.STALE
     return ResourceState.UNKNOWN if status.state == "failing" else ResourceState.LISTING
+
+
+def _is_watched(status: ResourceStatus) -> bool:
+    return status.watch_open and status.state != "failing"
 
 
 def _last_answer(record: ClusterRecord, heartbeat: Heartbeat) -> str:

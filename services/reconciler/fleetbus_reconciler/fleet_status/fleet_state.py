@@ -164,9 +164,8 @@ class FleetState:
             changed = update_cluster(heartbeat, records.cluster)
             if self._is_suspended(cluster):
                 return Records(suspend_cluster(changed), suspend(records.resources))
-            resources = update_resources(
-                heartbeat, records.resources, self._degraded.get(cluster, {})
-            )
+            degraded = self._degraded.get(cluster, {})
+            resources = update_resources(heartbeat, records.cluster, records.resources, degraded)
             unlisted.extend(_unlisted(heartbeat, resources))
             return Records(changed, resources)
 
