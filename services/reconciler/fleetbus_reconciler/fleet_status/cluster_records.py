@@ -33,8 +33,8 @@ _COLUMNS: Final = 32
 """Columns, short names or categories of one type."""
 _CLOCK_SLACK: Final = timedelta(seconds=5)
 _PEER_COUNTS: Final = timedelta(seconds=20)
-"""What another replica has reported counts for so long, a little longer than it takes it to report
-the next time (rule W15)."""
+"""Time for which the report of another replica counts: a little longer than it takes that one to
+report the next time (rule W15)."""
 
 
 def member_record(info: ClusterInfo, before: ClusterRecord | None) -> ClusterRecord:
