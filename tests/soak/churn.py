@@ -46,7 +46,7 @@ class Churn:
         self._fleet = fleet
         self._random = random
         self._numbers = itertools.count(1)
-        self._journal = (fleet.folder / "writes.jsonl").open("w")
+        self._journal = fleet.folder / "writes.jsonl"
         self.written: Counter[str] = Counter()
 
     async def fill(self) -> None:
@@ -119,7 +119,8 @@ class Churn:
         self.written[verb] += 1
         version = obj["metadata"]["resourceVersion"] if obj else ""
         line = {"time": time.time(), "verb": verb, "cluster": cluster, "name": name}
-        print(json.dumps(line | {"version": version}), file=self._journal, flush=True)
+        with self._journal.open("a") as journal:
+            print(json.dumps(line | {"version": version}), file=journal)
 
     # --- MultiClusterResources ----------------------------------------------------------------
 

@@ -32,13 +32,8 @@ def path_of(folder: Path, recorder: str, cluster: str, name: str) -> Path:
     return folder / recorder / cluster / name
 
 
-def journals_of(folder: Path) -> Path:
-    """The folder of the journals: what every run of a recorder saw, and when."""
-    return folder / "journals"
-
-
 def _note(recorder: str, request: fleetbus.Request, version: str) -> None:
-    folder = journals_of(Path(os.environ[FOLDER]))
+    folder = Path(os.environ[FOLDER]) / "journals"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{recorder}-{os.getpid()}.tsv").open("a") as journal:
         print(f"{time.time():.3f}", request.cluster, request.name, version, sep="\t", file=journal)

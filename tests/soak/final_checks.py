@@ -123,12 +123,13 @@ def _recorded(state: State) -> Iterator[str]:
             }
             if cluster == state.fleet.guest:  # nobody runs for what goes with its cluster
                 seen = {name: version for name, version in seen.items() if name in live}
-            for name in sorted({*seen, *live}):
-                if seen.get(name) != live.get(name):
-                    yield (
-                        f"{recorder}: {cluster} {name}: ran for {seen.get(name, 'its end')},"
-                        f" the API server has {live.get(name, 'no such object')}"
-                    )
+            wrong = sorted(n for n in {*seen, *live} if seen.get(n) != live.get(n))
+            for name in wrong[:_SHOWN]:
+                yield (
+                    f"{recorder}: {cluster} {name}, one of {len(wrong)}: ran for"
+                    f" {seen.get(name, 'its end')}, the API server has"
+                    f" {live.get(name, 'no such object')}"
+                )
 
 
 def _copied(state: State) -> Iterator[str]:
