@@ -448,11 +448,15 @@ def test_a_port_of_pods_is_a_number_or_a_name(
     ("bounds", "field", "why"),
     [
         pytest.param(
-            *({"minReplicas": 0, "maxReplicas": 1}, "minReplicas", "greater than or equal to 1"),
+            {"minReplicas": 0, "maxReplicas": 1},
+            "minReplicas",
+            "greater than or equal to 1",
             marks=UNTIL_1_34,
         ),
         pytest.param(
-            *({"minReplicas": -1, "maxReplicas": 1}, "minReplicas", "greater than or equal to 1"),
+            {"minReplicas": -1, "maxReplicas": 1},
+            "minReplicas",
+            "greater than or equal to 1",
             marks=UNTIL_1_34,
         ),
         pytest.param({"maxReplicas": 0}, "maxReplicas", "greater than 0", marks=UNTIL_1_34),

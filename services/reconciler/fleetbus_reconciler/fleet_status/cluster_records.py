@@ -124,12 +124,8 @@ def update_cluster(heartbeat: Heartbeat, record: ClusterRecord) -> ClusterRecord
 
     Which UID is accepted is not the watcher's to say (`AcceptedUids`).
     """
-    is_for_all = heartbeat.reason in (SUSPENDED, UNUSABLE)
-    if (
-        heartbeat.connected
-        or is_for_all
-        or not _counts(record.connected_by, record.connected_at, heartbeat, record)
-    ):
+    is_worse = not heartbeat.connected and heartbeat.reason not in (SUSPENDED, UNUSABLE)
+    if not (is_worse and _counts(record.connected_by, record.connected_at, heartbeat, record)):
         record = msgspec.structs.replace(
             record,
             connected=heartbeat.connected,

@@ -13,10 +13,9 @@ local function split_record(held)
 end
 
 -- Whether all that is stored is a deletion, no later than this version.
-local function is_gone_by(seen, incarnation, version)
-  local of, was = string.match(seen, '^(%d+)/(%d+)\n', 9) -- behind the revision
-  if not of or is_digits_above(of, incarnation) then return false end
-  return of ~= incarnation or not is_digits_above(was, version)
+local function is_gone_by(seen, version)
+  local gone = string.match(seen, '^(%d+/%d+)\n', 9) -- behind the revision
+  return gone and not is_older(version, gone)
 end
 
 -- Whether runs now receive `left`: what a run has read that received the opposite proves nothing.
@@ -68,17 +67,14 @@ end
 local function note_reads(hashes, rows)
   for at = #hashes, #rows, 6 do
     local hash, key, what = hashes[tonumber(rows[at])], rows[at + 1], rows[at + 2]
-    local incarnation, version, received = rows[at + 3], rows[at + 4], rows[at + 5] == '1'
+    local version, received = rows[at + 3] .. '/' .. rows[at + 4], rows[at + 5] == '1'
     local read, seen = split_record(read_record(hash, key))
     local is_over = what == 'absent' and seen == ''
-    if is_over or (what ~= 'live' and is_gone_by(seen, incarnation, version)) then
+    if is_over or (what ~= 'live' and is_gone_by(seen, version)) then
       fresh[hash][key] = false
     elseif what ~= 'unread' and (seen == '' or received == reports_left(seen)) then
-      local of, was = string.match(read, '^(%d+)/(%d+)$')
-      local is_newer = not of or is_digits_above(incarnation, of)
-      if is_newer or (incarnation == of and is_digits_above(version, was)) then
-        fresh[hash][key] = incarnation .. '/' .. version .. '\n' .. seen
-      end
+      local latest = newest(read, version)
+      if latest ~= read then fresh[hash][key] = latest .. '\n' .. seen end
     end
   end
 end
