@@ -1,11 +1,13 @@
-"""The connections of one client: both sessions close, whatever happens meanwhile."""
+"""The connections of one client: both sessions close, and unneeded connections expire."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
+from fleetbus.kube.connection import sessions as module
 from fleetbus.kube.connection.sessions import Sessions
 from fleetbus_emulator.apiserver import Cluster, serve
 
@@ -29,3 +31,39 @@ async def test_a_cancelled_close_closes_both_sessions():
             await closing
     assert shared.closed
     assert alone.closed
+
+
+async def test_connections_of_a_peak_expire_although_requests_come_all_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """aiohttp would use all of them in turn, so that none is ever unused for long."""
+    monkeypatch.setattr(module, "_KEPT", 0.5)
+    together, open_connections = asyncio.Barrier(5), 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal open_connections
+        open_connections += 1
+        with suppress(asyncio.IncompleteReadError):
+            while request := await reader.readuntil(b"\r\n\r\n"):
+                if b"/peak" in request:
+                    await together.wait()
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        open_connections -= 1
+        writer.close()
+
+    async def get(path: str) -> None:
+        async with sessions.get().get(f"http://127.0.0.1:{port}/{path}") as response:
+            await response.read()
+
+    sessions = Sessions(buffer=2**16, guard=None, verify=_unchecked)
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        try:
+            await asyncio.gather(*(get("peak") for _ in range(5)))
+            assert open_connections == 5
+            async with asyncio.timeout(10):
+                while open_connections > 1:
+                    await get("next")
+                    await asyncio.sleep(0.05)
+        finally:
+            await sessions.close()
