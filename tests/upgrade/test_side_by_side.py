@@ -12,7 +12,9 @@ import pytest
 
 from upgrade.before import version_before
 from upgrade.two_versions import (
+    AGENT,
     DISTRIBUTOR,
+    MEMBER_WATCHER,
     PROJECTOR,
     QUERY_API,
     ROLES,
@@ -24,8 +26,9 @@ from upgrade.two_versions import (
 
 OLD, NEW = "old", "new"
 HUB_ROLES = (PROJECTOR, WORKER, DISTRIBUTOR, QUERY_API)
-READERS_FIRST = (PROJECTOR, WORKER, DISTRIBUTOR, QUERY_API, WATCHERS)
-WATCHERS_FIRST = (WATCHERS, QUERY_API, DISTRIBUTOR, WORKER, PROJECTOR)
+MEMBER_ROLES = (WATCHERS, MEMBER_WATCHER, AGENT)
+READERS_FIRST = (PROJECTOR, WORKER, DISTRIBUTOR, QUERY_API, *MEMBER_ROLES)
+WATCHERS_FIRST = (*reversed(MEMBER_ROLES), QUERY_API, DISTRIBUTOR, WORKER, PROJECTOR)
 
 
 @pytest.fixture
@@ -35,15 +38,15 @@ def programs() -> dict[str, Path]:
 
 @pytest.mark.full
 @pytest.mark.timeout(3000)
-async def test_watchers_and_the_hub_are_upgraded_one_after_the_other_and_back(
+async def test_the_members_and_the_hub_are_upgraded_one_after_the_other_and_back(
     tmp_path: Path, nats_url: str, valkey_url: str, programs: dict[str, Path]
 ):
     async with two_versions(tmp_path, nats_url, valkey_url, programs) as fleet:
         await fleet.start(OLD)
         await fleet.in_step()
-        await fleet.roll(NEW, WATCHERS)  # watchers new, projector old
+        await fleet.roll(NEW, *MEMBER_ROLES)  # watchers and agent new, projector and callers old
         await fleet.roll(NEW, *HUB_ROLES)
-        await fleet.roll(OLD, WATCHERS)  # watchers old, projector new
+        await fleet.roll(OLD, *MEMBER_ROLES)  # watchers and agent old, projector and callers new
         await fleet.roll(OLD, *HUB_ROLES)
 
 

@@ -1,6 +1,7 @@
 """A fleet whose processes are of two versions, while objects change in every cluster.
 
-Each role is one process, as the chart starts it. `roll` replaces it as a Deployment does: the new
+Each role is one process, as the chart starts it. The hub cannot reach the target: an agent and a
+watcher serve it there. `roll` replaces it as a Deployment does: the new
 process starts, both run while objects change, and then the old one stops.
 """
 
@@ -44,7 +45,16 @@ PLACED: Final = "placed"
 """The namespace, and the name, of the object that a MultiClusterResource places."""
 WATCHERS, PROJECTOR, WORKER = "watchers", "projector", "worker"
 DISTRIBUTOR, QUERY_API = "distributor", "query-api"
-ROLES: Final = (WATCHERS, PROJECTOR, WORKER, DISTRIBUTOR, QUERY_API)
+AGENT, MEMBER_WATCHER = "agent", "member-watcher"
+ROLES: Final = (
+    WATCHERS,
+    PROJECTOR,
+    WORKER,
+    DISTRIBUTOR,
+    QUERY_API,
+    AGENT,
+    MEMBER_WATCHER,
+)
 WITHIN: Final = timedelta(minutes=10)
 """The longest wait for a condition: a busy machine takes much longer than a quiet one."""
 _PROGRAMS: Final = {
@@ -53,6 +63,8 @@ _PROGRAMS: Final = {
     WORKER: ("fleetbus-reconciler", COPIER),
     DISTRIBUTOR: ("fleetbus-distributor",),
     QUERY_API: ("fleetbus-query-api",),
+    AGENT: ("fleetbus-agent",),
+    MEMBER_WATCHER: ("fleetbus-watcher", "--cluster", TARGET, "--context", TARGET),
 }
 _SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
     WORKER: {
@@ -62,6 +74,7 @@ _SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "COPIER_SELECTOR": "copied=yes",
     },
     QUERY_API: {"FLEETBUS_QUERY_API_AUTHENTICATION": "none", "FLEETBUS_QUERY_API_PORT": "0"},
+    AGENT: {"FLEETBUS_AGENT_CLUSTER": TARGET, "FLEETBUS_AGENT_CONTEXT": TARGET},
 }
 _SOURCES: Final = 10
 
@@ -129,7 +142,12 @@ class TwoVersions:
             "FLEETBUS_PROVIDERS": json.dumps([{"type": "cluster"}]),
             "FLEETBUS_WATCHER_STOP_PATIENCE": "1s",
         }
-        settings = {**hub, **port, **_SETTINGS.get(role, {})}
+        member: dict[str, str] = {}
+        if role == AGENT:
+            member = {"FLEETBUS_AGENT_KUBECONFIG": str(self.processes.kubeconfig)}
+        elif role == MEMBER_WATCHER:
+            command += ["--replica", name, "--kubeconfig", str(self.processes.kubeconfig)]
+        settings = {**hub, **port, **member, **_SETTINGS.get(role, {})}
         child = self.processes.program(name, command, **settings)
         self.started.append(child)
         return child
@@ -189,6 +207,11 @@ class TwoVersions:
         return {"metadata": metadata, "spec": {"template": template, "placement": placement}}
 
     def _join(self, name: str) -> None:
+        hub = self.clusters[HUB]
+        if name == TARGET:
+            agent = {"metadata": {"name": name}, "spec": {"access": "Agent"}}
+            hub.create(CLUSTER_RESOURCE, agent)
+            return
         whole = yaml.safe_load(self.processes.kubeconfig.read_text())
         document = {**whole, "current-context": name}
         for part in ("contexts", "clusters"):
@@ -196,7 +219,6 @@ class TwoVersions:
         secret = f"{name}-kubeconfig"
         metadata = {"name": secret, "labels": {"fleetbus.dev/kubeconfig": "true"}}
         data = {"kubeconfig": base64.b64encode(yaml.safe_dump(document).encode()).decode()}
-        hub = self.clusters[HUB]
         hub.create("v1/secrets", {"metadata": metadata, "data": data}, SYSTEM)
         spec = {"kubeconfigSecretRef": {"namespace": SYSTEM, "name": secret}}
         spec |= {"hub": True} if name == HUB else {}
