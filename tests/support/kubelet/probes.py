@@ -49,7 +49,9 @@ class Target:
             stderr=asyncio.subprocess.DEVNULL,
         )
         try:
-            return await asyncio.wait_for(process.wait(), seconds)
+            # Not asyncio.wait_for: in Python 3.11 it loses a cancellation that comes with the end.
+            async with asyncio.timeout(seconds):
+                return await process.wait()
         except TimeoutError:
             return None
         finally:
