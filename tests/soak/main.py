@@ -44,6 +44,8 @@ REPORT: Final = ROOT / "reports" / "soak"
 WARM_UP_SHARE: Final = 0.5
 """This share of the run is not evaluated: caches fill, and every process may be killed."""
 _LONGEST_WARM_UP_OF_LIFE: Final = 300.0
+_LEAST_EVALUATED: Final = 600.0
+"""Seconds: what processes fill within minutes would be a large slope in a shorter run."""
 _SAMPLES: Final = 240
 _INTERVALS: Final = (1.0, 15.0)
 _SETTLE: Final = timedelta(minutes=6)
@@ -187,7 +189,10 @@ def figures_of(
 def evaluate(
     series: dict[str, list[Sample]], begin: float, end: float
 ) -> tuple[dict[str, tuple[float, float]], list[str]]:
-    """The slopes of all series that have a limit, and those that exceed it, in words."""
+    """The slopes of all series that have a limit, and those that exceed it, in words.
+
+    In a run that is too short for a verdict none does.
+    """
     slopes: dict[str, tuple[float, float]] = {}
     growing: list[str] = []
     warm_up = min(_LONGEST_WARM_UP_OF_LIFE, (end - begin) / 6)
@@ -197,7 +202,7 @@ def evaluate(
         if limit is None or slope is None:
             continue
         slopes[name] = (round(slope.per_hour, 1), round(slope.rise, 1))
-        if limit.is_exceeded_by(slope):
+        if end - begin >= _LEAST_EVALUATED and limit.is_exceeded_by(slope):
             growing.append(
                 f"{name} grows by {slope.per_hour:,.0f} {limit.unit} an hour, by"
                 f" {slope.rise:,.0f} in this run; limit {limit.per_hour:,.0f} an hour:"
@@ -227,6 +232,9 @@ def show(figures: SoakFigures) -> None:
     print(f"settled after {figures.settled_seconds} s, load average {figures.load_average:.0f}")
     for name, (per_hour, rise) in figures.slopes.items():
         print(f"  {name:36} {per_hour:16,.1f} an hour {rise:16,.1f} in this run")
+    begin, end = figures.evaluated
+    if end - begin < _LEAST_EVALUATED:
+        print(f"no limits: {end - begin:.0f} s were evaluated, of at least {_LEAST_EVALUATED:.0f}")
     for problem in (*figures.growing, *figures.wrong):
         print(f"  VIOLATION {problem}")
 

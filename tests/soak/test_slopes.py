@@ -8,6 +8,7 @@ from collections.abc import Callable
 from random import Random
 
 from soak.limits import LIMITS, MIB, limit_of
+from soak.main import evaluate
 from soak.slopes import Sample, slope_of
 
 HOUR = 3600.0
@@ -91,6 +92,14 @@ def test_a_larger_successor_is_no_leak():
     ]
     slope = slope_of(samples, HOUR, 2 * HOUR, warm_up=60)
     assert slope is None or not MEMORY.is_exceeded_by(slope)
+
+
+def test_a_run_that_is_too_short_for_limits_has_slopes_only():
+    samples = {"memory/watcher": series(lambda at: BASE + at * MIB)}
+    for end, is_judged in ((HOUR + 599, False), (HOUR + 600, True)):
+        slopes, growing = evaluate(samples, HOUR, end)
+        assert slopes.keys() == samples.keys()
+        assert bool(growing) is is_judged
 
 
 def test_lives_that_are_too_short_have_no_slope():
