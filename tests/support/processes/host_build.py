@@ -71,6 +71,7 @@ class HostBuild:
         self._overrides: Final = overrides or {}
         self._tools: Final = _tools(folder)
         self._stage = ""
+        self._arguments: dict[str, str] = {}
         self._workdir = "/"
 
     def execute(self, steps: list[Step]) -> None:
@@ -100,7 +101,11 @@ class HostBuild:
                     raise ValueError(f"{step.keyword}: not known how to do this on a host")
 
     def _argument(self, step: Step) -> None:
-        if "@sha256:" not in step.rest:
+        """Before all stages a base image, in a stage an argument of its RUN steps."""
+        if self._stage:
+            name, _, value = step.rest.partition("=")
+            self._arguments[name] = "".join(shlex.split(value))
+        elif "@sha256:" not in step.rest:
             raise ValueError(f"{step.rest} is no image by digest")
 
     def _begin_stage(self, step: Step) -> None:
@@ -110,6 +115,7 @@ class HostBuild:
         self.root.mkdir(parents=True)
         self._stage = step.rest.partition(" AS ")[2]
         self._workdir, self.user = "/", "0"
+        self._arguments = {}
         python = Path(sys.executable).resolve().parent
         self.environment = {"PATH": f"{self._tools}:{python}:/usr/bin:/bin"}
 
@@ -136,7 +142,7 @@ class HostBuild:
             ["/bin/sh", "-c", self._here(step.rest)],
             check=False,
             cwd=self._path("."),
-            env={**inherited, **self.environment, **self._overrides},
+            env={**inherited, **self._arguments, **self.environment, **self._overrides},
             capture_output=True,
             text=True,
         )
