@@ -14,11 +14,10 @@ from pathlib import Path
 async def process(
     command: Sequence[str], **environment: str
 ) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """A process until the block ends; its output is a pipe."""
+    """A process until the block ends; its output is a pipe, and its errors are shown."""
     child = await asyncio.create_subprocess_exec(
         *command,
         env=os.environ | environment,
-        stderr=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
     )
     try:
