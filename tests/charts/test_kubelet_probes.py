@@ -23,7 +23,7 @@ async def test_a_cancellation_that_comes_with_the_end_of_a_program_is_kept(
     async def repeat() -> None:
         while True:
             await target.run(["true"], 10)
-            await asyncio.sleep(60)
+            await asyncio.sleep(60)  # until it is cancelled
 
     monkeypatch.setattr(asyncio.subprocess.Process, "wait", cancelled_as_it_ends)
     target = Target("127.0.0.1", {}, [], {})

@@ -191,7 +191,7 @@ def evaluate(
 ) -> tuple[dict[str, tuple[float, float]], list[str]]:
     """The slopes of all series that have a limit, and those that exceed it, in words.
 
-    In a run that is too short for a verdict none does.
+    None does in a run that is too short to compare it with limits.
     """
     slopes: dict[str, tuple[float, float]] = {}
     growing: list[str] = []

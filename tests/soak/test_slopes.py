@@ -96,10 +96,10 @@ def test_a_larger_successor_is_no_leak():
 
 def test_a_run_that_is_too_short_for_limits_has_slopes_only():
     samples = {"memory/watcher": series(lambda at: BASE + at * MIB)}
-    for end, is_judged in ((HOUR + 599, False), (HOUR + 600, True)):
+    for end, is_compared in ((HOUR + 599, False), (HOUR + 600, True)):
         slopes, growing = evaluate(samples, HOUR, end)
         assert slopes.keys() == samples.keys()
-        assert bool(growing) is is_judged
+        assert bool(growing) is is_compared
 
 
 def test_lives_that_are_too_short_have_no_slope():

@@ -25,7 +25,7 @@ from fleetbus.kube.connection.transport import Verify
 KUBE_SYSTEM: Final = "/api/v1/namespaces/kube-system"
 """The namespace whose UID identifies the cluster."""
 
-_KEPT: Final = 45.0
+KEPT: Final = 45.0
 """Seconds for which an unused connection is kept: longer than the pauses of discovery, as each new
 connection is verified with a request; shorter than API servers (90 s) and the usual proxies do."""
 
@@ -42,6 +42,7 @@ class Sessions:
         decompress: whether bodies are decompressed.
         exempt: the path of requests that are the check themselves; empty if all of those have
             connections of their own.
+        kept: seconds for which an unused connection is kept.
     """
 
     def __init__(
@@ -52,12 +53,14 @@ class Sessions:
         verify: Verify,
         decompress: bool = True,
         exempt: str = KUBE_SYSTEM,
+        kept: float = KEPT,
     ) -> None:
         self._buffer = buffer
         self._guard = guard
         self._verify = verify
         self._decompress = decompress
         self._exempt = exempt
+        self._kept = kept
         self._shared: aiohttp.ClientSession | None = None
         self._alone: aiohttp.ClientSession | None = None
 
@@ -76,7 +79,7 @@ class Sessions:
             return self._alone
         if self._shared is None:
             connector = _VerifyingConnector(
-                guard=self._guard, verify=self._verify, exempt=self._exempt
+                guard=self._guard, verify=self._verify, exempt=self._exempt, kept=self._kept
             )
             self._shared = aiohttp.ClientSession(
                 connector=connector, read_bufsize=self._buffer, auto_decompress=self._decompress
@@ -97,10 +100,10 @@ class Sessions:
 class _VerifyingConnector(aiohttp.TCPConnector):
     """Verifies each connection once, before it is used."""
 
-    def __init__(self, *, guard: Guard | None, verify: Verify, exempt: str) -> None:
+    def __init__(self, *, guard: Guard | None, verify: Verify, exempt: str, kept: float) -> None:
         # limit=0: every watch holds a connection, so any limit would deadlock some day.
         # A name may resolve differently next time, so each socket is checked (rule S7).
-        super().__init__(limit=0, socket_factory=guard, keepalive_timeout=_KEPT)
+        super().__init__(limit=0, socket_factory=guard, keepalive_timeout=kept)
         self._verify = verify
         self._exempt = exempt
         self._verified: WeakSet[ResponseHandler] = WeakSet()

@@ -7,7 +7,6 @@ from contextlib import suppress
 
 import pytest
 
-from fleetbus.kube.connection import sessions as module
 from fleetbus.kube.connection.sessions import Sessions
 from fleetbus_emulator.apiserver import Cluster, serve
 
@@ -33,11 +32,8 @@ async def test_a_cancelled_close_closes_both_sessions():
     assert alone.closed
 
 
-async def test_connections_of_a_peak_expire_although_requests_come_all_the_time(
-    monkeypatch: pytest.MonkeyPatch,
-):
+async def test_connections_of_a_peak_expire_although_requests_come_all_the_time():
     """aiohttp would use all of them in turn, so that none is ever unused for long."""
-    monkeypatch.setattr(module, "_KEPT", 0.5)
     together, open_connections = asyncio.Barrier(5), 0
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -55,7 +51,7 @@ async def test_connections_of_a_peak_expire_although_requests_come_all_the_time(
         async with sessions.get().get(f"http://127.0.0.1:{port}/{path}") as response:
             await response.read()
 
-    sessions = Sessions(buffer=2**16, guard=None, verify=_unchecked)
+    sessions = Sessions(buffer=2**16, guard=None, verify=_unchecked, kept=0.5)
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         try:
@@ -64,6 +60,6 @@ async def test_connections_of_a_peak_expire_although_requests_come_all_the_time(
             async with asyncio.timeout(10):
                 while open_connections > 1:
                     await get("next")
-                    await asyncio.sleep(0.05)
+                    await asyncio.sleep(0.05)  # the pace of the requests
         finally:
             await sessions.close()
