@@ -7,11 +7,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 
 from fleetbus.errors import ConfigError, FleetbusError
 from fleetbus_cli import kubectl
@@ -95,10 +97,16 @@ def foreign() -> Iterator[tuple[str, list[bytes]]]:
 def run(argv: tuple[str, ...]) -> str:
     """Run a command; the text of its error, empty if it ended by itself."""
     try:
-        app(list(argv), standalone_mode=False)
+        _command_line().main(list(argv), standalone_mode=False)
     except FleetbusError as e:
         return str(e)
     return ""
+
+
+@cache
+def _command_line() -> Any:
+    """The command line with all commands, which takes long to build."""
+    return typer.main.get_command(app)
 
 
 def test_json_of_another_server_is_named_by_every_command(

@@ -21,6 +21,8 @@ _REASON = re.compile(r"#(?!\s*noqa: [\w, ]+$)(?! pyright: ignore\S*$)\s*\w")
 
 def private_constants(text: str) -> list[int]:
     """The lines that patch a private constant, or name one for a patch."""
+    if "setattr" not in text and not _PLACE.search(text):  # most files; parsing takes long
+        return []
     return sorted({node.lineno for node in ast.walk(ast.parse(text)) if _is_private(node)})
 
 
@@ -35,6 +37,8 @@ def _is_private(node: ast.AST) -> TypeGuard[ast.expr]:
 
 def unexplained_sleeps(text: str) -> Iterator[int]:
     """Yield the lines that sleep without a comment on them, or on the line above."""
+    if "sleep(" not in text:
+        return
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     comments = {
         token.start[0]: token.line.lstrip().startswith("#")
@@ -50,11 +54,16 @@ def unexplained_sleeps(text: str) -> Iterator[int]:
 
 def _sleeps(call: ast.Call) -> bool:
     is_zero = any(isinstance(each, ast.Constant) and each.value == 0 for each in call.args)
-    return ast.unparse(call.func) in {"asyncio.sleep", "time.sleep"} and not is_zero
+    if is_zero or _name_of(call.func) != "sleep":
+        return False
+    return ast.unparse(call.func) in {"asyncio.sleep", "time.sleep"}
 
 
 def _name_of(function: ast.expr) -> str:
-    return ast.unparse(function).rpartition(".")[2]
+    """The last part of a dotted name; empty for another expression."""
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
 
 
 def _modules() -> list[tuple[str, str]]:
