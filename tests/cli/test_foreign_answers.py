@@ -7,19 +7,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 
 from fleetbus.errors import ConfigError, FleetbusError
 from fleetbus_cli import kubectl
 from fleetbus_cli.answer_shapes import SHAPES, ByStage, Each, Maybe, Some, misfit, shape_of
 from fleetbus_cli.api_url import split_api_url
-from fleetbus_cli.app import app
 from fleetbus_query_api.history.models import (
     ChangesModel,
     DeletedListModel,
@@ -32,6 +29,7 @@ from fleetbus_query_api.responses.openapi import (
     ClusterListModel,
     ListModel,
 )
+from support.processes.in_process_commands import fleetbus
 from support.rows import each_row
 
 COMMANDS = (
@@ -97,16 +95,10 @@ def foreign() -> Iterator[tuple[str, list[bytes]]]:
 def run(argv: tuple[str, ...]) -> str:
     """Run a command; the text of its error, empty if it ended by itself."""
     try:
-        _command_line().main(list(argv), standalone_mode=False)
+        fleetbus(*argv)
     except FleetbusError as e:
         return str(e)
     return ""
-
-
-@cache
-def _command_line() -> Any:
-    """The command line with all commands, which takes long to build."""
-    return typer.main.get_command(app)
 
 
 def test_json_of_another_server_is_named_by_every_command(

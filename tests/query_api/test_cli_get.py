@@ -20,8 +20,8 @@ from fleetbus.process.human_time import render_duration
 from fleetbus.snapshot import ResourceState
 from fleetbus.snapshot.records import AgentContact
 from fleetbus_cli import api_client
-from fleetbus_cli.app import app
 from fleetbus_query_api.tables.builtin import BUILTIN
+from support.processes.in_process_commands import fleetbus
 from support.rigs.query_api import Ended, ago
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ POD: dict[str, Any] = {
 
 
 def call(argv: tuple[str, ...]) -> int:
-    return int(app(list(argv), standalone_mode=False))
+    return fleetbus(*argv)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import yaml
 
 from fleetbus.process import printer
 from fleetbus_cli import kubectl
-from fleetbus_cli.app import app
+from support.processes.in_process_commands import fleetbus
 from support.rigs.query_api import Ended
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ FORMS = (
 
 def call(argv: tuple[str, ...]) -> int:
     try:
-        return int(app(list(argv), standalone_mode=False) or 0)
+        return fleetbus(*argv)
     except Exception as e:  # noqa: BLE001 -- as the program does at the top
         printer.note(f"fleetbus: {e}")
         return 2

@@ -13,7 +13,6 @@ from fleetbus.errors import ConfigError
 from fleetbus.kube.client import KubeClient
 from fleetbus.process.clock import rfc3339
 from fleetbus_cli.api_client import ApiClient, ApiFailed
-from fleetbus_cli.app import app
 from fleetbus_cli.history import restore
 from fleetbus_cli.history.answer_parts import note_window
 from fleetbus_cli.history.deleted import Deleted, read_deleted
@@ -21,6 +20,7 @@ from fleetbus_cli.objects.query import ObjectQuery
 from fleetbus_cli.unknown import UnknownName
 from fleetbus_emulator.apiserver import Cluster, serve
 from fleetbus_proto.events import Incarnation
+from support.processes.in_process_commands import fleetbus
 from support.rigs.query_api import Ended
 from support.stores.recorded_past import pod
 from support.stores.snapshot import Source
@@ -41,7 +41,7 @@ TYPES = ("core/configmaps", "core/namespaces", "core/pods", "core/secrets", "app
 
 
 def call(argv: tuple[str, ...]) -> int:
-    return int(app(list(argv), standalone_mode=False))
+    return fleetbus(*argv)
 
 
 @pytest.fixture

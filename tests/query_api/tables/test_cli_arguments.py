@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fleetbus.errors import ConfigError
-from fleetbus_cli.app import app
 from support.eventually import eventually
 from support.hostile.chaos_proxy import chaos_link
+from support.processes.in_process_commands import fleetbus
 from support.rigs.query_api import Ended
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def run(
 
     async def run_command(*argv: str) -> Ended:
         capsys.readouterr()
-        status = await asyncio.to_thread(lambda: int(app(list(argv), standalone_mode=False) or 0))
+        status = await asyncio.to_thread(fleetbus, *argv)
         return Ended.read(status, capsys)
 
     return run_command

@@ -16,11 +16,11 @@ import pytest
 from fleetbus.errors import ConfigError
 from fleetbus.kube.jsonpath import InvalidJsonPath
 from fleetbus.snapshot import Definition, ResourceRecord, ResourceState
-from fleetbus_cli.app import app
 from fleetbus_cli.objects import table_output
 from fleetbus_cli.objects.arguments import Chosen, parse_objects
 from fleetbus_cli.unknown import UnknownName
 from fleetbus_proto.events import PrinterColumn
+from support.processes.in_process_commands import fleetbus
 from support.rigs.query_api import Ended
 from support.rows import each_row
 
@@ -78,7 +78,7 @@ def run(
 
     async def run_command(*argv: str) -> Ended:
         capsys.readouterr()
-        status = await asyncio.to_thread(lambda: int(app(list(argv), standalone_mode=False) or 0))
+        status = await asyncio.to_thread(fleetbus, *argv)
         return Ended.read(status, capsys)
 
     return run_command

@@ -10,10 +10,13 @@ import gc
 import signal
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import pytest
+import typer.main
 
+from fleetbus_cli.app import app
 from support.logs import reset_logs
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -42,6 +45,17 @@ def status_of(main: Callable[..., Any], *arguments: Any) -> int:
             status = ended.code
     assert isinstance(status, int | None), status
     return status or 0
+
+
+@cache
+def _command_line() -> Any:
+    """All commands of `fleetbus`; building them takes longer than running most of them."""
+    return typer.main.get_command(app)
+
+
+def fleetbus(*argv: str) -> int:
+    """The exit status of a command of `fleetbus`; raises what `main` would print as an error."""
+    return int(_command_line().main(list(argv), standalone_mode=False) or 0)
 
 
 def one_line(capsys: pytest.CaptureFixture[str]) -> str:
