@@ -36,12 +36,15 @@ up: $(SYNCED) ## start a fleet and leave it running
 down: $(SYNCED) ## stop the fleet that `make up` started
 	$(RUN) fleetbus dev down
 
-check: $(SYNCED) ## format, lint, types, layers, dependencies
+# What files say, not what code does: names, words, links, rules, generated pages.
+HOUSE := tests/layout
+check: $(SYNCED) ## format, lint, types, layers, dependencies, names, words and links
 	$(RUN) ruff format --check
 	$(RUN) ruff check
 	$(RUN) lint-imports --no-logo
 	for m in $(MEMBERS); do (cd $$m && $(RUN) --project $(CURDIR) deptry . --package-module-name-map $(MODULES) >/dev/null 2>$(CURDIR)/.venv/deptry.log || { cat $(CURDIR)/.venv/deptry.log; exit 1; }); done
 	$(RUN) pyright
+	$(RUN) pytest -q $(HOUSE)
 
 EMULATOR := tests/emulator tests/conformance
 test: PYTEST := $(if $(STORE),FLEETBUS_DEV_STORE=$(STORE)) $(RUN) pytest
@@ -51,7 +54,7 @@ test: ONCE_MORE = { test $$? -eq 1 && echo "make test: what failed, once more an
 # Without bytecode each run compiles every test anew, and each of its processes every module of ours: ten seconds.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(SYNCED) ## the default suite, on real servers; STORE=redis, or the path of a server, for another store than Valkey
-	$(PYTEST) -n auto --dist worksteal $(EMULATOR:%=--ignore=%) || $(ONCE_MORE)
+	$(PYTEST) -n auto --dist worksteal $(addprefix --ignore=,$(HOUSE) $(EMULATOR)) || $(ONCE_MORE)
 
 test-emulator: export PYTHONDONTWRITEBYTECODE :=
 test-emulator: $(SYNCED) ## the tests of the emulated API servers, and their conformance cases
