@@ -254,7 +254,7 @@ async def _break_under_load(scene: Scene, plan: Plan) -> bool:
     """Kill watchers so many times, with other faults beside; answers whether a stream was lost."""
     faults = FAULTS if plan.servers == 1 else CLUSTER_FAULTS
     kinds = [f for f in faults if not plan.kinds or f.name in plan.kinds]
-    async with beside(faults=_breakbeside(scene, kinds, plan)):
+    async with beside(faults=_break_beside(scene, kinds, plan)):
         random = Random(f"kills/{plan.seed}")
         # One of each kind first, so that a short run has them too.
         chosen = random.sample(KILLS, len(KILLS))
@@ -281,7 +281,7 @@ async def _kill(scene: Scene, kill: Kill, watcher: str, pace: float) -> None:
     await asyncio.sleep(max(0.1, pace - (time.monotonic() - begun)))
 
 
-async def _breakbeside(scene: Scene, kinds: Sequence[Fault], plan: Plan) -> None:
+async def _break_beside(scene: Scene, kinds: Sequence[Fault], plan: Plan) -> None:
     """Faults all the time, some at once; those that run are ended and undone when cancelled."""
     random = Random(f"beside/{plan.seed}")
     chosen = random.sample(kinds, len(kinds))

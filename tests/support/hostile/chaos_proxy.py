@@ -114,8 +114,8 @@ class Link:
     def cut(self) -> None:
         """Break all connections with a reset."""
         for writer in tuple(self._writers):
-            sock = writer.get_extra_info("socket")
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+            if (sock := writer.get_extra_info("socket")) is not None:  # it has not just ended
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
             writer.transport.abort()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
