@@ -83,7 +83,8 @@ async def _hub_of_agents(client: KubeClient, namespace: str) -> dict[str, str]:
     if found is None or not string(data, "image"):
         raise ConfigError(
             f"the hub has no agents: ConfigMap {namespace}/{_HUB} is missing; set agents.enabled of"
-            " the chart fleetbus, or --namespace to its clusters.namespace"
+            " the chart fleetbus, or --namespace to its clusters.namespace; a development fleet"
+            " has agents with `fleetbus dev up --agents N`"
         )
     return {key: string(data, key) for key in data}
 

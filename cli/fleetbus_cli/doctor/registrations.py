@@ -41,8 +41,8 @@ async def check_registrations(
     by_cluster = {string(each, "metadata", "labels", JOINED_LABEL): each for each in secrets}
     for cluster in sorted({*with_agents, *by_cluster}):
         if (secret := by_cluster.get(cluster)) is None:
-            text = "none is on record; if its agent has no credentials of yours,"
-            yield ok(f"{_ABOUT} {cluster}", f"{text} `fleetbus join {cluster} --agent` makes one")
+            text = "none by `fleetbus join --agent`: the agent has credentials from elsewhere, or,"
+            yield ok(f"{_ABOUT} {cluster}", f"{text} as in a development fleet, needs none")
         elif cluster not in with_agents:
             yield _left_over(cluster, secret)
         else:

@@ -125,16 +125,32 @@ def read_documents(text: str) -> list[object]:
     """Parse the documents of a manifest, without empty ones.
 
     Raises:
-        ValueError: it is invalid, or cannot be written as JSON; the message does not quote values.
+        ValueError: it is invalid, or cannot be written as JSON; the message quotes no value.
     """
     try:
         documents = list(yaml.load_all(text, Loader=_Loader))
         return [_as_json(document) for document in documents if document is not None]
     except yaml.YAMLError as e:
-        mark = getattr(e, "problem_mark", None)
-        raise ValueError(f"invalid YAML{f' at line {mark.line + 1}' if mark else ''}") from e
+        raise ValueError(f"invalid YAML{_where(e, len(text.splitlines()))}") from e
     except RecursionError as e:
         raise ValueError("invalid YAML: nested too deeply, or in itself") from e
+
+
+def _where(error: yaml.YAMLError, lines: int) -> str:
+    """The place of an error and what is wrong there, as far as the parser says it.
+
+    Args:
+        error: of the parser, which counts one line more when a document ends too early.
+        lines: of the text.
+    """
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return ""
+    line = min(error.problem_mark.line + 1, lines)
+    if not error.problem:
+        return f" at line {line}"
+    begin = error.context_mark
+    begun = f" {error.context} that begins at line {min(begin.line + 1, lines)}" if begin else ""
+    return f" at line {line}: {error.problem}{begun}"
 
 
 def _as_json(value: Any) -> object:

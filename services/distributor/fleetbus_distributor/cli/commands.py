@@ -44,19 +44,25 @@ def plan(
     """Show what the distributor would write, and why it waits.
 
     Every cluster is read live, and every write is sent as a server-side dry run. The status is 0 if
-    nothing would be written, 2 if something would, and 1 after an error: also if a cluster did not
-    answer, or would refuse an object.
+    nothing would be written, 2 if something would, and 1 after an error: also if the file is wrong,
+    a cluster did not answer, or one would refuse an object.
     """
+    from fleetbus.errors import ConfigError  # noqa: PLC0415 -- import cost
+    from fleetbus.process import printer  # noqa: PLC0415 -- import cost
     from fleetbus_distributor.cli.plan import run_plan  # noqa: PLC0415 -- import cost
 
     hub = (hub_kubeconfig, hub_context)
-    status = run_plan(
-        name,
-        file,
-        namespace,
-        output=output,
-        hub=hub,
-        redis_url=redis_url,
-        nats_url=nats_url,
-    )
+    try:
+        status = run_plan(
+            name,
+            file,
+            namespace,
+            output=output,
+            hub=hub,
+            redis_url=redis_url,
+            nats_url=nats_url,
+        )
+    except ConfigError as e:
+        printer.note(f"fleetbus: {e}")
+        status = 1  # 2, as elsewhere, would say that something would be written
     raise typer.Exit(status)

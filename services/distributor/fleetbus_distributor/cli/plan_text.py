@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
@@ -42,6 +43,7 @@ def describe(plan: Preview) -> dict[str, Any]:
         "namespace": plan.namespace,
         "name": plan.name,
         "problem": plan.problem,
+        "warnings": plan.warnings,
         "hasChanges": plan.has_changes,
         "rollout": plan.status.get("rollout"),
         "clusters": [_describe_cluster(cluster) for cluster in plan.clusters],
@@ -86,6 +88,7 @@ def _lines(plan: Preview) -> Iterator[str]:
     yield f"MultiClusterResource {plan.namespace}/{plan.name}: {_summary(plan)}"
     if plan.problem:
         yield f"! {plan.problem}"
+    yield from (f"! warning: {warning}" for warning in plan.warnings)
     yield from _waves(plan.status.get("rollout") or {})
     for cluster in plan.clusters:
         if cluster.objects or cluster.findings:
@@ -99,8 +102,14 @@ def _summary(plan: Preview) -> str:
         for item in cluster.objects:
             counts[item.action] += 1
     parts = [f"{count} to {action}" for action, count in counts.items() if count]
+    states = Counter(
+        state for cluster in plan.clusters for state in {each.state for each in cluster.findings}
+    )
+    if not parts and not plan.has_errors:
+        parts = ["nothing to do"]
+    parts += [f"{count} {state.value.lower()}" for state, count in states.items()]
     unchanged = sum(cluster.unchanged for cluster in plan.clusters)
-    return ", ".join([*(parts or ["nothing to do"]), f"{unchanged} unchanged"])
+    return ", ".join([*parts, f"{unchanged} unchanged"])
 
 
 def _waves(rollout: Mapping[str, Any]) -> Iterator[str]:

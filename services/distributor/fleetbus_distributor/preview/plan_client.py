@@ -83,12 +83,16 @@ class PlanClient(DryRunClient):
         """The object as it would be after the writes."""
         return self._stored[path].tree if path in self._stored else None
 
-    async def dry_update(self, resource: str, obj: Object) -> Object:
-        """Return the result of a PUT that the server only tries; it is no write of the plan."""
+    async def dry_write(self, resource: str, obj: Object, *, is_new: bool) -> Object:
+        """Return the result of a write that the server only tries; it is no write of the plan.
+
+        A field that the type does not have is refused: elsewhere it would be left out silently.
+        """
         metadata = obj["metadata"]
-        path = path_of(resource, str(metadata["namespace"]), str(metadata["name"]))
-        query = write_query(USER_AGENT, dry_run=True)
-        return await self.send(Call("PUT", path, query, orjson.dumps(obj)))
+        name = "" if is_new else str(metadata["name"])
+        path = path_of(resource, str(metadata["namespace"]), name)
+        query = write_query(USER_AGENT, dry_run=True) | {"fieldValidation": "Strict"}
+        return await self.send(Call("POST" if is_new else "PUT", path, query, orjson.dumps(obj)))
 
     # --- reads --------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from fleetbus.kube.requests import path_of
 from fleetbus.ownership import MULTI_CLUSTER_RESOURCES, Owner, is_owned_by
 from fleetbus.reconcile import Request
 from fleetbus_distributor.hub.document import Document
+from fleetbus_distributor.hub.status import WARNED
 from fleetbus_distributor.preview.diff import diff
 from fleetbus_distributor.preview.dry_run_fleet import DryRunFleet
 from fleetbus_distributor.preview.plan_client import PlanClient
@@ -90,6 +91,16 @@ class Preview:
     """As it would be."""
 
     @property
+    def warnings(self) -> list[str]:
+        """What is most likely a mistake although it stops nothing, as the status would say it."""
+        conditions = cast("list[Object]", self.status.get("conditions") or [])
+        return [
+            f"{condition['reason']}: {condition['message']}"
+            for condition in conditions
+            if (condition.get("type"), condition.get("status")) == (WARNED, "True")
+        ]
+
+    @property
     def has_changes(self) -> bool:
         """Whether anything would be written."""
         return any(plan.objects for plan in self.clusters)
@@ -121,22 +132,24 @@ async def candidate_of(hub: PlanClient, document: Object) -> Object:
     """A MultiClusterResource of a file, as the hub would store it.
 
     Raises:
-        KubeError: the hub refuses it.
+        KubeError: the hub refuses it, or a field of it that is none.
     """
     metadata = document["metadata"]
     live = await hub.get(MULTI_CLUSTER_RESOURCES, metadata["namespace"], metadata["name"])
     if live is None:
-        return await hub.create(MULTI_CLUSTER_RESOURCES, document, dry_run=True)
+        return await hub.dry_write(MULTI_CLUSTER_RESOURCES, document, is_new=True)
     marks = {
         name: merged(live["metadata"].get(name) or {}, metadata.get(name) or {})
         for name in ("labels", "annotations")
     }
+    # With the other fields of the file: the hub refuses those that are typing errors.
     changed: Object = {
+        **document,
         **live,
-        "metadata": {**live["metadata"], **marks},
+        "metadata": {**metadata, **live["metadata"], **marks},
         "spec": document.get("spec"),
     }
-    stored = await hub.dry_update(MULTI_CLUSTER_RESOURCES, changed)
+    stored = await hub.dry_write(MULTI_CLUSTER_RESOURCES, changed, is_new=False)
     generation = int(live["metadata"].get("generation", 0)) + (stored["spec"] != live["spec"])
     return {**stored, "metadata": {**stored["metadata"], "generation": generation}}
 
