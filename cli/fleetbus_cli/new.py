@@ -52,6 +52,11 @@ def new(
     printer.line("  python -m pytest              runs the test, on emulated clusters")
     printer.line("  fleetbus dev up               starts a fleet on this machine")
     printer.line("  fleetbus run controller.py    runs the controller; restarts it when you save")
+    printer.line("and, in another terminal, something to greet:")
+    printer.line('  eval "$(fleetbus dev env)"')
+    printer.line("  kubectl --context eu1 create configmap motd")
+    printer.line("  kubectl --context eu1 label configmap motd greet=yes")
+    printer.line("  kubectl --context eu1 get configmap motd -o jsonpath='{.metadata.annotations}'")
 
 
 def _check_name(name: str) -> None:

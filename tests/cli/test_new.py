@@ -83,7 +83,7 @@ def test_a_new_project_can_be_installed_by_any_pip(call: Call, tmp_path: pathlib
 
 def test_the_next_commands_that_are_printed_exist(call: Call, tmp_path: pathlib.Path) -> None:
     _, printed, _ = call("new", "my-operator")
-    lines = printed.partition("next:\n")[2].splitlines()
+    lines = printed.partition("next:\n")[2].partition("\nand")[0].splitlines()
     commands = [line.strip().partition("    ")[0].split() for line in lines]
     assert commands[0] == ["cd", "my-operator"]
     for command in commands[1:]:

@@ -157,7 +157,7 @@ async def test_w13_the_command_accepts_what_a_watcher_refuses(
     rig, other = replaced
     accept = accepting("", rig)
     assert await accept == 1
-    assert "no other cluster answers as 'alpha'" in capsys.readouterr().err
+    assert "nothing to accept: no other cluster answers as 'alpha'" in capsys.readouterr().err
     typo = accepting("typo", rig)
     assert await typo == 1
     assert "invalid UID 'typo'" in capsys.readouterr().err

@@ -100,7 +100,7 @@ def _problem(name: str, uid: str, refused: str) -> str:
             else f"the cluster that answers as {name!r} has UID {refused}, not {uid!r}"
         )
     if not uid:
-        return f"no other cluster answers as {name!r}"
+        return f"nothing to accept: no other cluster answers as {name!r}"
     return "" if _is_uid(uid) else f"invalid UID {uid!r}, and no other cluster answers as {name!r}"
 
 

@@ -134,7 +134,7 @@ def _describe_delayed(entry: View) -> str:
         return f"overdue by {_duration(-due)}: is a worker running? ({again}{_because(entry)})"
     soon = _duration(max(0.0, due))
     if not entry["failures"]:
-        return f"runs again in {soon}, as requested"
+        return f"runs again in {soon}, as its function asked"
     failure = f"{_ordinal(entry['failures'])} failure"
     return f"backing off after the {failure}, next try in {soon}{_because(entry)}"
 

@@ -92,7 +92,7 @@ class Preview:
 
     @property
     def warnings(self) -> list[str]:
-        """What is most likely a mistake although it stops nothing, as the status would say it."""
+        """Likely mistakes that stop nothing, in the words of the condition `Warning`."""
         conditions = cast("list[Object]", self.status.get("conditions") or [])
         return [
             f"{condition['reason']}: {condition['message']}"

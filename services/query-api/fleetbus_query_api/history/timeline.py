@@ -100,7 +100,8 @@ class Timelines:
         body = await self._reader.body(*ref)
         if not changes.events and body is None:
             raise NotFoundProblem(
-                "no such object, now or since then", **render_freshness(freshness)
+                f"no such object: there is none now, and was none since {rfc3339(past.since)}",
+                **render_freshness(freshness),
             )
         entries = await self._describe(past, ref, changes)
         owner = _owner(body or _last_body(changes.events))
