@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import linecache
 import pathlib
 import sysconfig
@@ -28,6 +29,8 @@ _MOST: Final = 10_000
 _FIRST_FRAMES: Final = 4
 _LAST_FRAMES: Final = 16
 _SOURCE_LETTERS: Final = 160
+_SOURCES: Final = 1_000
+"""Lines of source code that are remembered; most errors pass through the same ones."""
 _CAUSES: Final = 4
 _MEMBERS: Final = 4
 _NESTED: Final = 2
@@ -194,6 +197,15 @@ def _frames(trace: TracebackType) -> Iterator[str]:
 def _place(frame: FrameType, line: int) -> Iterator[str]:
     code = frame.f_code
     yield f'  File "{code.co_filename}", line {line}, in {code.co_name}'
-    source = linecache.getline(code.co_filename, line, frame.f_globals).strip()
-    if source:
-        yield f"    {source[:_SOURCE_LETTERS]}"
+    linecache.lazycache(code.co_filename, frame.f_globals)  # how to read what is in an archive
+    if source := _source(code.co_filename, line):
+        yield f"    {source}"
+
+
+@functools.lru_cache(maxsize=_SOURCES)
+def _source(file: str, line: int) -> str:
+    """Read a line of source code; linecache alone would keep all lines of the file for ever."""
+    try:
+        return linecache.getline(file, line).strip()[:_SOURCE_LETTERS]
+    finally:
+        linecache.cache.pop(file, None)

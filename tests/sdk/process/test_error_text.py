@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import linecache
+import pathlib
+import runpy
 import time
 from typing import TYPE_CHECKING
 
@@ -93,6 +96,17 @@ def test_a_trace_names_file_line_and_source_and_neither_variables_nor_secrets() 
     assert text.endswith("ValueError: password=***")
     assert CANARY not in text
     assert render(caught(), is_quiet=True).endswith("\nValueError")
+
+
+def test_no_source_file_stays_in_memory(tmp_path: pathlib.Path) -> None:
+    """linecache keeps all lines of each file that it was asked for, for ever."""
+    module = tmp_path / "raises.py"
+    module.write_text("# filler\n" * 10_000 + "raise ValueError('here')\n")
+    with pytest.raises(ValueError, match="here") as caught:
+        runpy.run_path(str(module))
+    for _ in range(2):
+        assert "raise ValueError('here')" in render(caught.value)
+    assert str(module) not in linecache.cache
 
 
 def test_causes_and_members_come_with_it_and_hold_no_secret() -> None:
