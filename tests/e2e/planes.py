@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import ssl
+import subprocess
 import sys
 import urllib.request
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -217,7 +219,8 @@ class Plane:
             "--unsafe-no-fsync",
         ]
         if self.progress is not None:
-            command.append(f"--watch-progress-notify-interval={self.progress.total_seconds():g}s")
+            flag = _progress_flag(self.programs / "etcd")
+            command.append(f"{flag}={self.progress.total_seconds():g}s")
         return command
 
     def _apiserver_command(self) -> list[str | Path]:
@@ -267,6 +270,14 @@ class Plane:
         )
         context = ssl.create_default_context(cafile=str(self.authority))
         return urllib.request.urlopen(request, timeout=_CALL_SECONDS, context=context)  # noqa: S310
+
+
+def _progress_flag(etcd: Path) -> str:
+    """The flag of etcd for its progress notifications, which is an experiment before 3.6."""
+    shown = subprocess.run([etcd, "--help"], capture_output=True, text=True, check=True).stdout
+    name = "watch-progress-notify-interval"
+    is_plain = re.search(rf"^\s+--{name} ", shown, re.MULTILINE)
+    return f"--{name}" if is_plain else f"--experimental-{name}"
 
 
 def kubeconfig_of(planes: dict[str, tuple[Plane, str]]) -> Json:
