@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from fleetbus.errors import ConfigError
+from fleetbus.process import printer
 from fleetbus_cli.options import HubContext, HubKubeconfig, NatsUrl, RedisUrl, TableOrJson
 
 plan_app = typer.Typer()
@@ -47,8 +49,6 @@ def plan(
     nothing would be written, 2 if something would, and 1 after an error: also if the file is wrong,
     a cluster did not answer, or one would refuse an object.
     """
-    from fleetbus.errors import ConfigError  # noqa: PLC0415 -- import cost
-    from fleetbus.process import printer  # noqa: PLC0415 -- import cost
     from fleetbus_distributor.cli.plan import run_plan  # noqa: PLC0415 -- import cost
 
     hub = (hub_kubeconfig, hub_context)

@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 from fleetbus.process import printer
 from fleetbus_distributor.preview.preview import Action, ClusterPlan, PlannedObject, Preview
 from fleetbus_distributor.render.template import ObjectRef
+from fleetbus_distributor.targets.outcome import State
 
 _SIGNS: Final[Mapping[Action, str]] = {
     Action.CREATE: "+",
@@ -107,7 +108,7 @@ def _summary(plan: Preview) -> str:
     )
     if not parts and not plan.has_errors:
         parts = ["nothing to do"]
-    parts += [f"{count} {state.value.lower()}" for state, count in states.items()]
+    parts += [f"{states[state]} {state.value.lower()}" for state in State if states[state]]
     unchanged = sum(cluster.unchanged for cluster in plan.clusters)
     return ", ".join([*parts, f"{unchanged} unchanged"])
 
