@@ -7,7 +7,10 @@ from typing import Any
 
 from support.api.conformance_client import PARTIAL_LIST, Api
 
-_DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+_DISCOVERY = ",".join(
+    f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
+    for version in ("v2", "v2beta1")  # Kubernetes 1.29 has only the second
+)
 
 Json = dict[str, Any]
 
