@@ -156,10 +156,14 @@ class AppliedHere:
         # A stale or refused one says nothing of what the snapshot has.
         if outcome not in STANDING:
             return
+        now = time.monotonic()
         self._notes.pop(place, None)  # so that the order is that of the writes
-        self._notes[place] = _Note(state, outcome, time.monotonic())
-        if len(self._notes) > self._max_notes:
-            del self._notes[next(iter(self._notes))]
+        self._notes[place] = _Note(state, outcome, now)
+        # All of `MAX_NOTES` would be megabytes of what nobody asks for any more.
+        oldest, note = next(iter(self._notes.items()))
+        while note.at < now - self._kept or len(self._notes) > self._max_notes:
+            del self._notes[oldest]
+            oldest, note = next(iter(self._notes.items()))
 
     def _outcome_of(self, key: tuple[_Place, _State], since: float) -> ApplyOutcome | None:
         place, state = key

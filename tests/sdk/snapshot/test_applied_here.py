@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -171,6 +172,16 @@ async def test_the_number_of_notes_is_limited(redis: Redis):
     assert len(written.calls) == 1
     await written.applied.apply(events)
     assert written.calls == [events, events[:1]]
+
+
+async def test_notes_that_nobody_asks_for_any_more_take_no_memory(redis: Redis):
+    """A process sees new objects all day: their names and UIDs would be megabytes."""
+    written = await set_up(redis, kept=SHORT)
+    for number in range(10):
+        await written.applied.apply([EU.added(f"{number}-{n}", 7) for n in range(100)])
+        await asyncio.sleep(2 * SHORT.total_seconds())  # until they are too old
+    await written.applied.apply([EU.added("last", 7)])
+    assert sum(type(obj).__name__ == "_Note" for obj in gc.get_objects()) == 1
 
 
 async def test_events_are_expected_of_controllers_that_wrote_others_a_moment_ago(redis: Redis):
