@@ -58,6 +58,14 @@ LIMITS: Final = (
         " settle within half an hour",
     ),
     Limit(
+        "descriptors/watcher-pool*",
+        4,
+        45,
+        "files",
+        "each cluster that moves between the replicas takes its watches along, and half of them"
+        " move when one is killed; a leak is one for each of them",
+    ),
+    Limit(
         "descriptors/*",
         4,
         3,
@@ -65,6 +73,13 @@ LIMITS: Final = (
         "connections come and go with faults and watches; a leak is one for each of them",
     ),
     Limit("threads/*", 2, 2, "threads", "pools of threads have a size"),
+    Limit(
+        "tasks/watcher-pool*",
+        8,
+        250,
+        "tasks",
+        "each cluster that moves takes its 46 along; five may go to a replica that has just come",
+    ),
     Limit(
         "tasks/*",
         8,
