@@ -5,27 +5,38 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import sys
+import tempfile
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
+
+_SHOWN: Final = 2_000
+"""Bytes of the log of a process that failed."""
 
 
 @asynccontextmanager
 async def process(
     command: Sequence[str], **environment: str
 ) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """A process until the block ends; its output is a pipe, and its errors are shown."""
-    child = await asyncio.create_subprocess_exec(
-        *command,
-        env=os.environ | environment,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    try:
-        yield child
-    finally:
-        if child.returncode is None:
-            child.terminate()
-        await child.communicate()  # nothing of its pipe is left open
+    """A process until the block ends; its output is a pipe.
+
+    The last lines of its log are shown if it fails by itself.
+    """
+    with tempfile.TemporaryFile() as log:
+        child = await asyncio.create_subprocess_exec(
+            *command, env=os.environ | environment, stderr=log, stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            yield child
+        finally:
+            if child.returncode is None:
+                child.terminate()
+            elif child.returncode:
+                log.seek(0)
+                sys.stderr.buffer.write(log.read()[-_SHOWN:])
+            await child.communicate()  # nothing of its pipe is left open
 
 
 def cpu_seconds(pid: int) -> float:
