@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trustme
 
-from fleetbus_cli.app import app
+from support.processes.in_process_commands import fleetbus
 from support.rigs.query_api import served
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ async def test_a_certificate_that_is_not_accepted_is_named_with_the_reason(
         monkeypatch.setenv("FLEETBUS_API_CA_FILE", str(tmp_path / "ca.crt"))
     async with served(valkey_url, tmp_path, tls_cert_file=cert, tls_key_file=key) as url:
         monkeypatch.setenv("FLEETBUS_API_URL", url)
-        status = await asyncio.to_thread(lambda: app(["get", "pods"], standalone_mode=False))
+        status = await asyncio.to_thread(fleetbus, "get", "pods")
 
     error = capsys.readouterr().err
     assert status == 1

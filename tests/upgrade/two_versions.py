@@ -1,8 +1,8 @@
 """A fleet whose processes are of two versions, while objects change in every cluster.
 
 Each role is one process, as the chart starts it. The hub cannot reach the target: an agent and a
-watcher serve it there. `roll` replaces it as a Deployment does: the new
-process starts, both run while objects change, and then the old one stops.
+watcher serve it there. `roll` replaces a role as a Deployment does: the new process starts, both
+run while objects change, and then the old one stops.
 """
 
 from __future__ import annotations
@@ -142,12 +142,10 @@ class TwoVersions:
             "FLEETBUS_PROVIDERS": json.dumps([{"type": "cluster"}]),
             "FLEETBUS_WATCHER_STOP_PATIENCE": "1s",
         }
-        member: dict[str, str] = {}
-        if role == AGENT:
-            member = {"FLEETBUS_AGENT_KUBECONFIG": str(self.processes.kubeconfig)}
-        elif role == MEMBER_WATCHER:
+        agent = {"FLEETBUS_AGENT_KUBECONFIG": str(self.processes.kubeconfig)}
+        if role == MEMBER_WATCHER:
             command += ["--replica", name, "--kubeconfig", str(self.processes.kubeconfig)]
-        settings = {**hub, **port, **member, **_SETTINGS.get(role, {})}
+        settings = {**hub, **port, **agent, **_SETTINGS.get(role, {})}
         child = self.processes.program(name, command, **settings)
         self.started.append(child)
         return child

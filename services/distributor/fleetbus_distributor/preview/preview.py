@@ -93,12 +93,7 @@ class Preview:
     @property
     def warnings(self) -> list[str]:
         """Likely mistakes that stop nothing, in the words of the condition `Warning`."""
-        conditions = cast("list[Object]", self.status.get("conditions") or [])
-        return [
-            f"{condition['reason']}: {condition['message']}"
-            for condition in conditions
-            if (condition.get("type"), condition.get("status")) == (WARNED, "True")
-        ]
+        return [_words(each) for each in _conditions(self.status, WARNED, "True")]
 
     @property
     def has_changes(self) -> bool:
@@ -213,11 +208,22 @@ async def _no_requeue(_owner: Owner, _cluster: str, _after: timedelta) -> None:
 
 def _problem(status: Mapping[str, Any], outcomes: Mapping[str, ClusterOutcome]) -> str:
     """Why no round could work on any cluster."""
+    ready = [] if outcomes else _conditions(status, "Ready")
+    return _words(ready[0]) if ready and ready[0]["status"] != "True" else ""
+
+
+def _conditions(status: Mapping[str, Any], kind: str, value: str = "") -> list[Object]:
+    """The conditions of a type, with this value if one is given."""
     conditions = cast("list[Object]", status.get("conditions") or [])
-    ready = [condition for condition in conditions if condition.get("type") == "Ready"]
-    if outcomes or not ready or ready[0]["status"] == "True":
-        return ""
-    return f"{ready[0]['reason']}: {ready[0]['message']}"
+    return [
+        condition
+        for condition in conditions
+        if condition.get("type") == kind and value in ("", condition.get("status"))
+    ]
+
+
+def _words(condition: Object) -> str:
+    return f"{condition['reason']}: {condition['message']}"
 
 
 def _clusters(
