@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppres
 from redis.exceptions import RedisError
 
 from fleetbus.agent_calls.calls import AgentCalls, agent_calls
+from fleetbus.bus.refusals import Refused
 from fleetbus.clusters.info import ClusterAccess
 from fleetbus.errors import BusError, ConfigError, KubeError, StoreError, Unreachable
 from fleetbus.kube.client import KubeClient
@@ -20,6 +21,7 @@ from fleetbus.process.access.store import StoreAccess
 from fleetbus.process.findings import Finding, error, warning
 from fleetbus.snapshot.reads.reader import SnapshotReader
 from fleetbus.snapshot.shards import find_shards
+from fleetbus.store.refusals import hint_for
 from fleetbus_cli.api_url import split_api_url
 from fleetbus_cli.doctor.clusters import Watched, check_clusters, watched_resources
 from fleetbus_cli.doctor.expiry import check_kubeconfig, check_nats_files, check_tls_files
@@ -118,13 +120,16 @@ async def _check_bus(access: NatsAccess, *, is_dev: bool) -> list[Finding]:
         async with connect_nats(access, name="fleetbus-doctor") as bus:
             await _collect(found, check_nats(bus, is_dev=is_dev))
     except BusError as e:
-        found.append(_nats_fails(str(e)))
+        found.append(_nats_fails(e))
     return found
 
 
-def _nats_fails(message: str) -> Finding:
-    advice = "is it running, is the address right, and has this user all rights on JetStream?"
-    return error("nats", message, advice)
+def _nats_fails(problem: BusError) -> Finding:
+    if isinstance(problem, Refused):
+        advice = "give its user this right, or log in as one who has it; see docs/threat-model.md"
+    else:
+        advice = "is it running, is the address right, and has this user all rights on JetStream?"
+    return error("nats", str(problem), advice)
 
 
 async def _check_store(access: StoreAccess, watched: Watched) -> list[Finding]:
@@ -139,8 +144,8 @@ async def _check_store(access: StoreAccess, watched: Watched) -> list[Finding]:
             await _collect(found, check_clusters(reader))
             watched.update(await watched_resources(reader))
     except (StoreError, RedisError) as e:
-        advice = "is it running, and are address and credentials right? See docs/store.md"
-        found.append(error("store", str(e), advice))
+        usual = "is it running, and are address and credentials right? See docs/store.md"
+        found.append(error("store", str(e), hint_for(e) or usual))
     return found
 
 

@@ -175,10 +175,16 @@ async def _require_known(bus: Bus, query: EventQuery) -> None:
 async def open_messages(
     bus: Bus, *, subject: str, start: datetime | None, follow: bool, stream: str = STREAM
 ) -> AsyncGenerator[Callable[[], Awaitable[Msg | None]]]:
-    """Yield a function that returns the next message, or None at the end."""
+    """Yield a function that returns the next message, or None at the end.
+
+    Raises:
+        BusError: there is no stream, we may not read it, or NATS does not answer.
+    """
     if start is None:
         subscription = await bus.nc.subscribe(subject)
-        yield lambda: subscription.next_msg(timeout=None)
+        # A refusal of it ends the block, which waits for the next message.
+        async with bus.refusals.until_refused(subject, is_answered=False):
+            yield lambda: subscription.next_msg(timeout=None)
         return
     history = History(bus, subject=subject, start=start, follow=follow, stream=stream)
     await history.open()

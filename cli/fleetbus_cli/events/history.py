@@ -17,6 +17,7 @@ from nats.aio.msg import Msg
 
 from fleetbus.bus.connection import Bus
 from fleetbus.bus.jetstream import call_jetstream
+from fleetbus.bus.refusals import Refused
 from fleetbus.errors import BusError
 from fleetbus.process.clock import now_ms, rfc3339
 from fleetbus_proto.admission import admit
@@ -104,6 +105,7 @@ class History:
 
         Raises:
             BusError: NATS did not come back in time, and it does not follow.
+            Refused: we have no right to read.
         """
         while True:
             if not self._outstanding:
@@ -153,21 +155,30 @@ class History:
         request: dict[str, Any] = {"batch": _BATCH}
         request |= {"expires": _EXPIRES_SECONDS * _SECOND_NS} if self._follow else {"no_wait": True}
         self._outstanding = _BATCH
-        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
-        await self._bus.publish(subject, json.dumps(request).encode(), reply=self._inbox)
+        await self._bus.publish(self._next, json.dumps(request).encode(), reply=self._inbox)
+
+    @property
+    def _next(self) -> str:
+        """The subject that asks for messages."""
+        return f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
 
     async def _ensure_consumer(self) -> None:
         while not self._consumer or not self._bus.is_connected:
             try:
                 await self._bus.wait_connected()
                 await self._create()
+            except Refused:
+                raise
             except BusError:  # NATS is not ready yet, or has not restored the stream
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _take(self) -> Msg | None:
         """Return what arrived; None after a reconnect, or if nothing arrived for too long."""
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
+            async with (
+                asyncio.timeout(_ANSWER_SECONDS),
+                self._bus.refusals.until_refused(self._next),
+            ):
                 return await self._arrived.get()
         except TimeoutError:
             return None

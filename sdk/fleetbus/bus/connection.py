@@ -22,6 +22,7 @@ from fleetbus.bus.patches.header_parsing import FastHeadersClient
 from fleetbus.bus.patches.ordered_ping import OrderedPingClient
 from fleetbus.bus.patches.tcp_transport import TcpTransportClient
 from fleetbus.bus.patches.writelines import patch_writelines
+from fleetbus.bus.refusals import Refusals
 from fleetbus.errors import BusError
 from fleetbus.process.access.nats import NatsAccess
 from fleetbus.process.cancellation import cancel_and_wait, cancellable, patch_wait_for
@@ -52,11 +53,13 @@ class Bus:
         nc: the client of nats-py, for subscriptions and pulls.
         disconnects: how often the connection was lost; each time the server may have lost the
             messages that it acknowledged last.
+        refusals: ends what waits for a subject that the server refuses.
     """
 
-    def __init__(self, nc: _Client, failure: asyncio.Future[BusError]) -> None:
+    def __init__(self, nc: _Client, failure: asyncio.Future[BusError], inboxes: str) -> None:
         self.nc = nc
         self.disconnects = 0
+        self.refusals = Refusals(inboxes)
         self._failure = failure
         self._online = asyncio.Event()
         self._trouble = "not connected yet"
@@ -117,12 +120,14 @@ class Bus:
         Raises:
             NoAnswer: none came in time, or the connection is down.
             NoStream: there are no responders on the subject.
+            Refused: we have no right to the subject.
         """
         try:
-            with cancellable():
-                return await self.nc.request(
-                    subject, payload, timeout=within.total_seconds(), headers=headers
-                )
+            async with self.refusals.until_refused(subject):
+                with cancellable():
+                    return await self.nc.request(
+                        subject, payload, timeout=within.total_seconds(), headers=headers
+                    )
         except nats.errors.NoRespondersError as e:
             raise NoStream(f"no responders on {subject}") from e
         except nats.errors.Error as e:  # timeouts are errors of nats-py too
@@ -185,6 +190,7 @@ class Bus:
     def mark_connected(self, *, again: bool) -> None:
         """Note that the connection is there; after a reconnect, run the callbacks."""
         self._online.set()
+        self.refusals.reset()
         if again:
             for callback in tuple(self._on_reconnect):
                 callback()
@@ -225,9 +231,12 @@ async def connected(
     failure: asyncio.Future[BusError] = asyncio.get_running_loop().create_future()
     nc = _Client()
     nc.access = access
-    bus = Bus(nc, failure)
+    inboxes = access.inbox_prefix or f"_INBOX.{name}"
+    bus = Bus(nc, failure, inboxes)
     address = access.shown
-    callbacks = _Callbacks(bus, failure, name=name, access=access, is_patient=health is not None)
+    callbacks = _Callbacks(
+        bus, failure, name=name, inboxes=inboxes, access=access, is_patient=health is not None
+    )
     if health is not None:
         health.ready_when("nats", bus.trouble)
     opening = asyncio.create_task(callbacks.connect(), name="nats-connect")
@@ -257,6 +266,7 @@ class _Callbacks:
         bus: the connection.
         failure: set once for what does not pass by itself.
         name: the name of the connection.
+        inboxes: the prefix of our inboxes.
         access: the address and what we log in with.
         is_patient: whether a first login that is refused is tried again.
     """
@@ -267,12 +277,14 @@ class _Callbacks:
         failure: asyncio.Future[BusError],
         *,
         name: str,
+        inboxes: str,
         access: NatsAccess,
         is_patient: bool,
     ) -> None:
         self._bus = bus
         self._failure = failure
         self._name = name
+        self._inboxes = inboxes
         self._access = access
         self._address = access.shown
         self._is_patient = is_patient
@@ -288,7 +300,7 @@ class _Callbacks:
             disconnected_cb=self._on_disconnect,
             reconnected_cb=self._on_reconnect,
             closed_cb=self._on_close,
-            inbox_prefix=self._access.inbox_prefix or f"_INBOX.{self._name}",
+            inbox_prefix=self._inboxes,
             max_reconnect_attempts=-1,  # the default gives up for good after two minutes
             reconnect_time_wait=cast("int", _RECONNECT_WAIT),  # only slept for and added to a time
             ping_interval=10,
@@ -299,7 +311,9 @@ class _Callbacks:
         text = str(error) or type(error).__name__
         if "permissions violation" in text.lower():
             # Otherwise the caller would only ever see timeouts (rule B13).
-            self._fail(f"refuses {self._name}: {error}")
+            refusal = f"refuses {self._name}: {error}"
+            self._bus.refusals.note(text, self._error_text(refusal))
+            self._fail(refusal)
             return
         if is_refusal(error):
             text = self._describe(error)
@@ -335,7 +349,10 @@ class _Callbacks:
 
     def _fail(self, text: str) -> None:
         if not self._failure.done():
-            self._failure.set_result(BusError(f"NATS at {self._address} {text}"))
+            self._failure.set_result(BusError(self._error_text(text)))
+
+    def _error_text(self, text: str) -> str:
+        return f"NATS at {self._address} {text}"
 
 
 async def _close(nc: Client) -> None:

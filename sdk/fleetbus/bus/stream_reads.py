@@ -283,6 +283,7 @@ async def direct_get(
 
     Raises:
         NoAnswer: it did not come to its end in time.
+        Refused: we have no right to these reads.
     """
     ended: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
 
@@ -293,10 +294,14 @@ async def direct_get(
         elif not ended.done():
             ended.set_result(headers)
 
-    inbox = bus.nc.new_inbox()
+    inbox, path = bus.nc.new_inbox(), f"$JS.API.DIRECT.GET.{stream}"
     try:
-        async with asyncio.timeout(within.total_seconds()), subscribed(bus, inbox, on_message):
-            await bus.publish(f"$JS.API.DIRECT.GET.{stream}", orjson.dumps(request), reply=inbox)
+        async with (
+            asyncio.timeout(within.total_seconds()),
+            bus.refusals.until_refused(path),
+            subscribed(bus, inbox, on_message),
+        ):
+            await bus.publish(path, orjson.dumps(request), reply=inbox)
             return await ended
     except (TimeoutError, nats.errors.Error) as e:
         raise NoAnswer(f"no answer for {subject}: {e or type(e).__name__}") from e
