@@ -47,18 +47,22 @@ check: $(SYNCED) ## format, lint, types, layers, dependencies, names, words and 
 	$(RUN) pytest -q $(HOUSE)
 
 EMULATOR := tests/emulator tests/conformance
-test: PYTEST := $(if $(STORE),FLEETBUS_DEV_STORE=$(STORE)) $(RUN) pytest
+IN_PARALLEL := -n auto --dist worksteal
+test test-slow: PYTEST := $(if $(STORE),FLEETBUS_DEV_STORE=$(STORE)) $(RUN) pytest
 # Among thousands of tests on real servers some wait in vain for a machine that is busy with the others. What
 # failed runs once more, alone, up to the first that fails again; both are in the output.
-test: ONCE_MORE = { test $$? -eq 1 && echo "make test: what failed, once more and alone:" && $(PYTEST) --last-failed --last-failed-no-failures=none --exitfirst; }
+test test-slow: ONCE_MORE = { test $$? -eq 1 && echo "make $@: what failed, once more and alone:" && $(PYTEST) --last-failed --last-failed-no-failures=none --exitfirst; }
 # Without bytecode each run compiles every test anew, and each of its processes every module of ours: ten seconds.
-test: export PYTHONDONTWRITEBYTECODE :=
+test test-slow: export PYTHONDONTWRITEBYTECODE :=
 test: $(SYNCED) ## the default suite, on real servers; STORE=redis, or the path of a server, for another store than Valkey
-	$(PYTEST) -n auto --dist worksteal $(addprefix --ignore=,$(HOUSE) $(EMULATOR)) || $(ONCE_MORE)
+	$(PYTEST) $(IN_PARALLEL) -m 'not slow' --durations 5 --durations-min 5 $(addprefix --ignore=,$(HOUSE) $(EMULATOR)) || $(ONCE_MORE)
+
+test-slow: $(SYNCED) ## the tests that take a second or more: processes killed, servers lost, patience tried; STORE= as above
+	$(PYTEST) $(IN_PARALLEL) -m slow || $(ONCE_MORE)
 
 test-emulator: export PYTHONDONTWRITEBYTECODE :=
 test-emulator: $(SYNCED) ## the tests of the emulated API servers, and their conformance cases
-	$(RUN) pytest -n auto --dist worksteal $(EMULATOR)
+	$(RUN) pytest $(IN_PARALLEL) $(EMULATOR)
 
 scenarios: $(SYNCED) ## the acceptance scenarios with the services' own timers, small and wide, and every other test that is too long for `make test`, or longer here
 	FLEETBUS_TEST_FULL=1 $(RUN) pytest -m 'full or longer' --timeout 600
@@ -134,4 +138,4 @@ format: $(SYNCED) ## let ruff mend what it can
 	$(RUN) ruff format
 	$(RUN) ruff check --fix
 
-.PHONY: help install demo up down check test test-emulator test-ui dist test-dist test-upgrade test-upgrade-cut scenarios conformance bench faults faults-cut faults-cluster faults-workers faults-workers-cut faults-distributor faults-distributor-cut faults-watches faults-watches-cut soak e2e golden reference docs format
+.PHONY: help install demo up down check test test-slow test-emulator test-ui dist test-dist test-upgrade test-upgrade-cut scenarios conformance bench faults faults-cut faults-cluster faults-workers faults-workers-cut faults-distributor faults-distributor-cut faults-watches faults-watches-cut soak e2e golden reference docs format

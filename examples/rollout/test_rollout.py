@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
+import pytest
 import yaml
 
 from fleetbus.ownership import MULTI_CLUSTER_RESOURCES as RESOURCE
@@ -89,6 +90,7 @@ def edit(rig: Rig, value: str) -> None:
     rig.clusters[HUB].patch(RESOURCE, "default", "flags", patch)
 
 
+@pytest.mark.slow
 async def test_the_example_rolls_out_behind_a_vote(open_rig: Callable[..., Awaitable[Rig]]):
     rig = await start(open_rig)
     await eventually(lambda: flags(rig) == ["old", ""], within=WITHIN)

@@ -133,6 +133,7 @@ authorization { users: [
 """
 
 
+@pytest.mark.slow
 async def test_the_python_subscriber_goes_on_with_a_rotated_password_and_only_its_rights(
     tmp_path: Path,
 ):

@@ -92,6 +92,7 @@ async def test_what_is_not_read_is_not_sent(nats_url: str, tmp_path: Path):
         response.release()
 
 
+@pytest.mark.slow
 async def test_a_slow_answer_does_not_delay_others(nats_url: str, tmp_path: Path):
     async with one_agent(nats_url, tmp_path, filled(200, 20_000)) as rig:
         rig.cluster.faults.add(Delay(timedelta(seconds=2)), resource="secrets")
@@ -109,6 +110,7 @@ async def test_a_slow_answer_does_not_delay_others(nats_url: str, tmp_path: Path
 # --- time and cancellation ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_slow_api_server_is_waited_for_as_long_as_the_caller_likes(
     nats_url: str, tmp_path: Path
 ):
@@ -169,6 +171,7 @@ async def test_a_cancellation_reaches_the_api_server(nats_url: str, tmp_path: Pa
                 await asking
 
 
+@pytest.mark.slow
 async def test_a_caller_that_vanishes_is_given_up(nats_url: str, tmp_path: Path):
     async with agent_rig(nats_url, tmp_path) as rig, hanging_server() as (document, closed):
         await rig.start(document)
@@ -177,6 +180,7 @@ async def test_a_caller_that_vanishes_is_given_up(nats_url: str, tmp_path: Path)
         await eventually(lambda: closed == ["/api/v1/pods"], timedelta(seconds=10))
 
 
+@pytest.mark.slow
 async def test_a_watch_goes_through_and_ends_when_it_is_left(nats_url: str, tmp_path: Path):
     async with one_agent(nats_url, tmp_path) as rig:
         version = str(rig.cluster.resource_version)
@@ -284,6 +288,7 @@ async def test_a_write_whose_agent_dies_before_it_answers_has_an_unknown_outcome
             await creating
 
 
+@pytest.mark.slow
 async def test_the_connection_to_nats_is_lost_during_calls(nats_url: str, tmp_path: Path):
     async with one_agent(nats_url, tmp_path) as rig:
         hang = rig.cluster.faults.add(Hang(), resource="configmaps", count=1)

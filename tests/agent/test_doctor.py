@@ -72,6 +72,7 @@ async def test_rights_that_every_agent_needs_are_named(nats_url: str, tmp_path: 
         assert "may only read" in enough["policy"][0].message
 
 
+@pytest.mark.slow
 async def test_a_server_and_a_bus_that_are_not_there(tmp_path: Path):
     async with serve([Cluster("eu1")]) as servers:
         document = servers.kubeconfig()

@@ -125,6 +125,7 @@ async def test_s3_a_rotation_goes_on_where_a_crash_has_stopped_it(
             assert record(rig).key == public_key(new)
 
 
+@pytest.mark.slow
 async def test_s3_an_agent_that_waits_or_is_refused_says_who_has_to_do_what(
     fleet: EmulatedFleet, tmp_path: Path
 ):

@@ -136,6 +136,7 @@ async def test_without_credit_an_answer_waits_and_the_caller_learns_that(
         assert [frame.seq for frame in caller.of(1) if isinstance(frame, Body)] == [1, 2, 3]
 
 
+@pytest.mark.slow
 async def test_credit_that_is_never_granted_ends_with_the_silence_of_the_caller(
     nats_url: str, tmp_path: Path
 ):
@@ -160,6 +161,7 @@ async def is_quiet(caller: RawCaller) -> bool:
     return True
 
 
+@pytest.mark.slow
 async def test_no_credit_is_worth_more_than_the_limit(nats_url: str, tmp_path: Path):
     cluster = Cluster("eu1")
     for number in range(25):
@@ -317,6 +319,7 @@ def capsys_text(capsys: pytest.CaptureFixture[str], kept: list[str]) -> str:
 # --- at random ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(st.lists(TO_AGENT | st.binary(max_size=100), max_size=12))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_no_sequence_of_frames_ends_the_agent(

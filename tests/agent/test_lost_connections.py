@@ -7,6 +7,8 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from fleetbus.bus.connection import Bus
 from fleetbus.kube.client import KubeClient
 from fleetbus_devfleet.processes.servers import nats_server
@@ -61,6 +63,7 @@ async def lose(
     return outcomes, slow_outcome
 
 
+@pytest.mark.slow
 async def test_one_of_three_servers_is_lost(tmp_path: Path):
     member = Cluster("eu1")
     async with (
@@ -90,6 +93,7 @@ async def test_one_of_three_servers_is_lost(tmp_path: Path):
         assert not rig.calls.count
 
 
+@pytest.mark.slow
 async def test_many_agents_reconnect_at_once(tmp_path: Path):
     names = [f"c{number:02}" for number in range(AGENTS)]
     clusters = [Cluster(name) for name in names]

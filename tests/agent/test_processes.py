@@ -95,6 +95,7 @@ async def fleet(
                 await child.stop()
 
 
+@pytest.mark.slow
 async def test_an_agent_that_is_killed_after_the_write_leaves_an_unknown_outcome(
     nats_url: str, tmp_path: Path
 ):
@@ -115,6 +116,7 @@ async def test_an_agent_that_is_killed_after_the_write_leaves_an_unknown_outcome
             await client.create(MAPS, config_map("a"))
 
 
+@pytest.mark.slow
 async def test_one_of_two_agents_is_killed_and_the_other_goes_on(nats_url: str, tmp_path: Path):
     async with fleet(nats_url, tmp_path) as f, f.rig.client() as client:
         first, _ = await f.start(), await f.start()
@@ -131,6 +133,7 @@ async def test_one_of_two_agents_is_killed_and_the_other_goes_on(nats_url: str, 
         assert len(creates) <= 60
 
 
+@pytest.mark.slow
 async def test_nats_is_restarted_during_calls(tmp_path: Path):
     async with (
         nats_server(store_dir=tmp_path / "nats") as nats,
@@ -155,6 +158,7 @@ async def test_nats_is_restarted_during_calls(tmp_path: Path):
         await client.create(MAPS, config_map("b"))
 
 
+@pytest.mark.slow
 async def test_a_large_list_needs_little_memory_of_the_agent(nats_url: str, tmp_path: Path):
     cluster = Cluster("eu1")
     for number in range(60):

@@ -81,6 +81,7 @@ async def caller(rig: TrustRig) -> AsyncGenerator[KubeClient]:
         yield client
 
 
+@pytest.mark.slow
 async def test_s3_a_rotation_costs_no_call(fleet: EmulatedFleet, tmp_path: Path):
     timing = replace(QUICK, drop_after=timedelta(seconds=3))
     async with trust_rig(fleet, tmp_path, ["eu1"]) as rig:
@@ -98,6 +99,7 @@ async def test_s3_a_rotation_costs_no_call(fleet: EmulatedFleet, tmp_path: Path)
         assert outcomes.answered <= names
 
 
+@pytest.mark.slow
 async def test_s3_calls_under_way_end_on_the_connection_that_they_began_on(
     fleet: EmulatedFleet, tmp_path: Path
 ):

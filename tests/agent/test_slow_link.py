@@ -51,6 +51,7 @@ async def far_away(nats_url: str, folder: Path) -> AsyncGenerator[KubeClient]:
             yield client
 
 
+@pytest.mark.slow
 async def test_a_list_takes_as_long_as_the_link_needs_and_others_go_past_it(client: KubeClient):
     size = OBJECTS * 18_500  # as gzip leaves it
     began = time.monotonic()
@@ -67,6 +68,7 @@ async def test_a_list_takes_as_long_as_the_link_needs_and_others_go_past_it(clie
     assert sorted(waited)[len(waited) // 2] < 1.5, waited
 
 
+@pytest.mark.slow
 async def test_many_writes_at_once_all_arrive(client: KubeClient):
     objects = [config_map(f"n{number}") for number in range(60)]
     began = time.monotonic()
@@ -75,6 +77,7 @@ async def test_many_writes_at_once_all_arrive(client: KubeClient):
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.slow
 async def test_a_large_write_arrives(client: KubeClient):
     text = base64.b64encode(random.Random(0).randbytes(150_000)).decode()
     created = await client.create(MAPS, config_map("large") | {"data": {"k": text}})

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from prometheus_client import REGISTRY
 
 from fleetbus.archive import EventFilter, open_archive
@@ -35,6 +36,7 @@ async def publish(rig: ArchiveRig, names: list[str]) -> None:
     await rig.publish(*(SOURCE.added(name, int(name[1:])) for name in names))
 
 
+@pytest.mark.slow
 async def test_events_of_the_stream_are_in_a_folder_and_then_acknowledged(rig: ArchiveRig) -> None:
     await publish(rig, named(20))
     rig.start()
@@ -68,6 +70,7 @@ async def test_a_chunk_opens_with_zcat_and_jq(rig: ArchiveRig) -> None:
     assert lines[0]["storedAt"].endswith("Z")
 
 
+@pytest.mark.slow
 async def test_names_follow_each_other_without_a_gap_also_where_messages_are_no_events(
     rig: ArchiveRig,
 ) -> None:
@@ -86,6 +89,7 @@ async def test_names_follow_each_other_without_a_gap_also_where_messages_are_no_
         assert after.start == before.end
 
 
+@pytest.mark.slow
 async def test_a_quiet_stream_has_empty_chunks_so_that_its_silence_is_known(
     rig: ArchiveRig,
 ) -> None:
@@ -132,6 +136,7 @@ async def test_b18_a_message_that_is_no_event_is_counted_and_blocks_nothing(
     assert REGISTRY.get_sample_value("fleetbus_archive_rejected_messages_total") == before + 1
 
 
+@pytest.mark.slow
 async def test_metrics_count_events_and_bytes_and_tell_the_lag(rig: ArchiveRig) -> None:
     before = {
         name: REGISTRY.get_sample_value(name) or 0
@@ -166,6 +171,7 @@ async def test_without_stream_or_durable_it_is_not_ready_and_says_who_creates_th
     assert child.is_running
 
 
+@pytest.mark.slow
 async def test_two_archivers_by_mistake_lose_nothing_and_double_nothing(rig: ArchiveRig) -> None:
     rig.start()
     rig.start()

@@ -40,6 +40,7 @@ def puts(s3: S3Server) -> int:
     return sum(line.startswith("PUT") for line in s3.requests)
 
 
+@pytest.mark.slow
 async def test_b7_killed_before_a_chunk_is_stored_it_is_stored_by_the_next(
     bucket_rig: ArchiveRig, s3: S3Server
 ) -> None:
@@ -54,6 +55,7 @@ async def test_b7_killed_before_a_chunk_is_stored_it_is_stored_by_the_next(
     await finish(bucket_rig, named(60))
 
 
+@pytest.mark.slow
 async def test_b7_killed_between_the_store_and_the_acknowledgement_nothing_is_stored_twice(
     bucket_rig: ArchiveRig, s3: S3Server
 ) -> None:

@@ -42,6 +42,7 @@ async def holes_of(rig: ArchiveRig) -> list[Hole]:
     return holes
 
 
+@pytest.mark.slow
 async def test_b17_what_the_stream_dropped_before_it_was_archived_is_counted_and_a_hole(
     nats_url: str, tmp_path: Path
 ) -> None:
@@ -93,6 +94,7 @@ async def test_another_stream_after_nats_was_wiped_is_a_hole_that_names_both(
         assert (await rig.events())[-1].sequence == 3
 
 
+@pytest.mark.slow
 async def test_a_durable_that_was_made_anew_doubles_nothing(rig: ArchiveRig) -> None:
     await publish(rig, named(5))
     task = rig.start()
@@ -128,6 +130,7 @@ async def restored(folder: Path, backup: Path) -> AsyncGenerator[str]:
         yield server.url
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("further", [pytest.param(2, marks=pytest.mark.full), 9])
 async def test_b1_a_stream_that_lost_its_end_and_uses_numbers_again_loses_no_new_event(
     tmp_path: Path, further: int

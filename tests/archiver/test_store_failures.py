@@ -94,6 +94,7 @@ async def test_a_bucket_that_cannot_be_listed_at_the_start_delivers_nothing(
     await eventually(lambda: _lag("messages") == 0 == _lag("seconds"))
 
 
+@pytest.mark.slow
 async def test_a_slow_bucket_holds_up_one_chunk_and_the_rest_waits_in_the_stream(
     bucket_rig: ArchiveRig, s3: S3Server
 ) -> None:
@@ -109,6 +110,7 @@ async def test_a_slow_bucket_holds_up_one_chunk_and_the_rest_waits_in_the_stream
     await eventually(bucket_rig.is_acked)
 
 
+@pytest.mark.slow
 async def test_s2_rotated_credentials_are_read_from_the_files_without_a_restart(
     bucket_rig: ArchiveRig, s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +149,7 @@ async def test_credentials_that_are_missing_are_an_error_that_names_the_file(
         await bucket_rig.events()
 
 
+@pytest.mark.slow
 async def test_a_full_disk_is_waited_for(rig: ArchiveRig) -> None:
     child = rig.spawn()
     await publish(rig, named(1))

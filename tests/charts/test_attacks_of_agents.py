@@ -29,6 +29,7 @@ from fleetbus_proto.keys import KV_BUCKET, kv_accepted
 from fleetbus_proto.subjects import PRIOR_STREAM, STREAM
 from support.api.rendered_chart import SEED, VALUES, Object
 from support.eventually import eventually
+from support.servers.plain_nats_client import plain_client
 from support.servers.rendered_servers import RenderedNats, rendered_nats
 
 CHART: Object = {
@@ -112,15 +113,14 @@ class Battlefield:
         write_seed(path, seed)
         one = Attacker()
         login = self.server.login("projector")
-        await one.client.connect(
+        connecting = plain_client(
             self.server.address,
             tls=login["tls"],
             nkeys_seed=str(path),
             error_cb=one.note,
             inbox_prefix="_INBOX.agent.eu8",
-            allow_reconnect=False,
         )
-        self.stack.push_async_callback(one.client.close)
+        one.client = await self.stack.enter_async_context(connecting)
         return one
 
 

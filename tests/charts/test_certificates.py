@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import nats
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
@@ -21,6 +20,7 @@ from fleetbus.bus.jetstream import ensure_stream
 from support.api.rendered_chart import AUDIT, VALUES, Object, find, of_kind, render, secret
 from support.eventually import eventually
 from support.rows import each_row
+from support.servers.plain_nats_client import plain_client
 from support.servers.rendered_servers import rendered_nats, run_nats_probe, write_certificate
 
 ANOTHER = functools.partial(render, {"shards": 2})
@@ -70,6 +70,7 @@ def test_certificates_are_of_one_ca_and_for_the_names_that_clients_use():
     assert lasts == timedelta(days=20 * 365)
 
 
+@pytest.mark.slow
 @each_row(
     ("url", "name", "address"),
     [
@@ -164,7 +165,8 @@ async def test_s2_a_server_of_another_authority_is_not_trusted(tmp_path: Path):
     async with rendered_nats({}, tmp_path) as server:
         login = server.login("projector") | {"tls": ssl.create_default_context(cafile=other)}
         with pytest.raises(ssl.SSLCertVerificationError):
-            await nats.connect(server.address, allow_reconnect=False, **login)
+            async with plain_client(server.address, **login):
+                pass
         async with connected(server.access("projector"), name="projector") as bus:
             await ensure_stream(bus)
 

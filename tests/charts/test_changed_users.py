@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import nats
 import nats.errors
 import pytest
 from redis.exceptions import RedisError
@@ -16,6 +15,7 @@ from fleetbus.bus.durables import consumer_info, ensure_consumer
 from fleetbus.bus.jetstream import ensure_stream
 from support.api.rendered_chart import AUDIT, EU1, SEED, SHOP, Object, find, render, secret
 from support.eventually import eventually
+from support.servers.plain_nats_client import plain_client
 from support.servers.rendered_servers import (
     RenderedNats,
     RenderedValkey,
@@ -54,13 +54,10 @@ def write_accounts(server: RenderedNats, values: Object) -> RenderedNats:
 
 async def may_log_in(server: RenderedNats, user: str) -> bool:
     try:
-        client = await nats.connect(
-            server.address, allow_reconnect=False, connect_timeout=5, **server.login(user)
-        )
+        async with plain_client(server.address, connect_timeout=5, **server.login(user)):
+            return True
     except nats.errors.Error:
         return False
-    await client.close()
-    return True
 
 
 async def may_publish(bus: Bus, subject: str) -> bool:
@@ -85,6 +82,7 @@ async def test_s2_nats_takes_users_that_are_added_removed_and_changed(tmp_path: 
         assert run_nats_probe(tmp_path) == 0
         await eventually(lambda: may_log_in(more, "subscriber-audit"))
         assert run_nats_probe(tmp_path) == 0  # an account that is new gets its imports now
+        await eventually(lambda: may_log_in(more, "watcher-us1"))
         async with connected(more.access("watcher-us1"), name="watcher.us1") as added:
             await eventually(lambda: may_publish(added, POD.replace("eu1", "us1")))
         # Nobody else has noticed: connections, streams and consumers are as they were.

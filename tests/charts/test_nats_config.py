@@ -41,6 +41,7 @@ from fleetbus_proto.subjects import (
 )
 from support.api.rendered_chart import SHOP, VALUES, Object, find, render, secret
 from support.servers.nats_refusals import refusals
+from support.servers.plain_nats_client import plain_client
 from support.servers.rendered_servers import RenderedNats, nats_config, rendered_nats
 
 FLEET = VALUES["everything"]
@@ -320,7 +321,8 @@ async def test_nobody_logs_in_without_or_with_wrong_credentials(server: Rendered
     ]
     for login in wrong:
         with pytest.raises(nats.errors.Error):
-            await nats.connect(server.address, allow_reconnect=False, connect_timeout=2, **login)
+            async with plain_client(server.address, connect_timeout=2, **login):
+                pass
 
 
 def test_the_configuration_is_durable_and_bounded():

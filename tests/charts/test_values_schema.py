@@ -22,6 +22,7 @@ from support.api.wrong_values import WRONG
 from support.rows import each_row
 
 
+@pytest.mark.slow
 @each_row(("values", "message"), WRONG)
 def test_a_wrong_value_is_refused_and_named(values: Object, message: str):
     with pytest.raises(helm().HelmError) as refused:
@@ -133,6 +134,7 @@ def test_every_default_value_is_in_the_schema_and_the_other_way_round():
     assert set(values) == set(schema["properties"]) - {"global"}
 
 
+@pytest.mark.slow
 def test_values_that_matter_are_accepted():
     for values in VALUES.values():
         assert render(values)

@@ -181,6 +181,7 @@ def test_the_version_is_printed(call: Call) -> None:
     assert call("--version") == (0, f"fleetbus {version('fleetbus')} (from a clone)\n", "")
 
 
+@pytest.mark.slow
 async def test_run_hosts_a_controller_until_it_is_reported_to_stop(
     open_rig: OpenRig, tmp_path: pathlib.Path
 ) -> None:

@@ -93,6 +93,7 @@ class Desk:
         return found
 
 
+@pytest.mark.slow
 async def test_each_object_says_where_it_stands(
     open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,6 +344,7 @@ async def test_the_requests_that_a_map_named_are_explained_with_their_own_queue(
     assert not alone["mapped"]
 
 
+@pytest.mark.slow
 async def test_a_change_that_comes_while_no_process_runs_is_not_called_excluded(
     open_rig: OpenRig,
 ) -> None:

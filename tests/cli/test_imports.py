@@ -103,6 +103,7 @@ RESOURCE = {
 }
 
 
+@pytest.mark.slow
 def test_a_light_command_imports_nothing_heavy(tmp_path: Path, subtests: pytest.Subtests):
     (tmp_path / "hub.yaml").write_text(json.dumps(KUBECONFIG))
     (tmp_path / "web.yaml").write_text(json.dumps(RESOURCE))

@@ -117,6 +117,7 @@ async def test_t18_an_old_manifest_is_applied_under_the_group_of_fleetbus_and_sa
     assert cluster.get(RESOURCE, "default", "mypod.pod") is None
 
 
+@pytest.mark.slow
 async def test_t18_create_reads_json_and_standard_input_and_passes_on_all_else(
     hub: tuple[Cluster, Run],
 ):

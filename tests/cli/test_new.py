@@ -36,6 +36,7 @@ def call(
     return call_one
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)  # a process that loads everything, on a machine that has other work
 def test_a_new_project_passes_its_own_test(call: Call, tmp_path: pathlib.Path) -> None:
     status, _, message = call("new", "my-operator")

@@ -234,6 +234,7 @@ def test_what_cannot_be_replayed_is_refused(call: Call, arguments: list[str], me
     assert message in err
 
 
+@pytest.mark.slow
 async def test_r9_a_shadow_run_leaves_the_targets_the_store_and_the_queue_as_they_are(
     open_rig: OpenRig, tmp_path: pathlib.Path
 ) -> None:
@@ -286,6 +287,7 @@ async def share(request, fleet):
 """
 
 
+@pytest.mark.slow
 async def test_a_replay_of_the_stream_knows_the_labels_of_the_fleet(
     open_rig: OpenRig, tmp_path: pathlib.Path
 ) -> None:

@@ -181,6 +181,7 @@ async def test_two_processes_reload_and_stop_under_load_without_losing_or_doubli
     assert cut_off == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # as above
 async def test_the_projector_is_hosted_where_the_fleet_has_none_and_leaves_when_it_likes(
     open_rig: OpenRig, tmp_path: pathlib.Path
@@ -212,6 +213,7 @@ async def test_the_projector_is_hosted_where_the_fleet_has_none_and_leaves_when_
     assert not desk.has_said("projector_started")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # as above
 async def test_the_projector_that_ended_with_its_terminal_goes_on_in_the_other_one(
     open_rig: OpenRig, tmp_path: pathlib.Path

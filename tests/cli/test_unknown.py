@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from fleetbus.bus.connection import connected
 from fleetbus_cli.main import main
 from fleetbus_cli.unknown import bus_clusters, bus_resources, unknown_cluster
@@ -16,8 +18,6 @@ from support.eventually import eventually
 from support.rigs.query_api import served
 
 if TYPE_CHECKING:
-    import pytest
-
     from support.rigs.fleet import Rig
 
     OpenRig = Callable[..., Awaitable[Rig]]
@@ -50,6 +50,7 @@ UNKNOWN: dict[str, str] = {
 }
 
 
+@pytest.mark.slow
 async def test_every_command_says_what_may_be_meant_and_ends_with_status_1(
     open_rig: OpenRig,
     tmp_path: Path,

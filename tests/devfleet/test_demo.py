@@ -94,6 +94,7 @@ def test_an_interrupted_demo_stops_everything(demo: subprocess.Popen[str]):
     assert "Interrupted; every process is stopped." in output
 
 
+@pytest.mark.slow
 def test_a_failed_demo_says_what_failed_and_keeps_the_logs(
     demo: subprocess.Popen[str], tmp_path: Path
 ):

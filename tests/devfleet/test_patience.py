@@ -37,6 +37,7 @@ def test_what_changes_without_an_end_is_given_up_in_the_end():
     assert patience.is_over("still another")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc of Linux")
 def test_a_child_that_works_is_waited_for_and_one_that_sleeps_is_named(tmp_path: Path):
     began = time.monotonic()

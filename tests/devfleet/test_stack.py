@@ -334,6 +334,7 @@ def test_dev_up_on_a_running_fleet_names_the_parts_that_are_not_ready(tmp_path: 
     assert "nats is not ready: its process has ended; see nats.log" in result.output
 
 
+@pytest.mark.slow
 def test_dev_up_that_is_interrupted_says_so_and_leaves_no_process(layout: Layout):
     command = [str(_FLEETBUS), "dev", "up", "--clusters", "1", "--dir", str(layout.root)]
     pipe = subprocess.PIPE
@@ -349,6 +350,7 @@ def test_dev_up_that_is_interrupted_says_so_and_leaves_no_process(layout: Layout
     assert not is_owned(layout)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)  # it starts processes, and starts them again, beside other tests
 async def test_dev_up_leaves_a_fleet_that_mends_and_whose_hints_work_until_down(layout: Layout):
     command = [str(_FLEETBUS), "dev", "up", "--clusters", "2", "--dir", str(layout.root)]
@@ -459,6 +461,7 @@ def _first_line(script: str) -> str:
     return line
 
 
+@pytest.mark.slow
 async def test_a_killed_supervisor_takes_its_fleet_along_and_its_state_is_stale(layout: Layout):
     command = [sys.executable, "-m", "fleetbus_devfleet"]
     command += ["--clusters", "1", "--dir", str(layout.root)]

@@ -240,6 +240,7 @@ async def test_d25_a_file_without_its_flag_is_explained(desk: Desk):
         assert (status, f"write -f {word}" in err) == (1, True)
 
 
+@pytest.mark.slow
 async def test_d25_votes_are_read_from_the_bus(rig: Rig, desk: Desk, nats: Client, nats_url: str):
     async with connected(nats_url, name="test") as bus:
         await ensure_distribution(bus)

@@ -142,6 +142,7 @@ async def test_d8_confirming_releases_that_plan_and_no_other(fleet: Rig):
     assert left(fleet, "x") == 2, "half of what is left"
 
 
+@pytest.mark.slow
 async def test_d8_the_whole_fleet_has_a_budget_shared_by_all_processes(fleet: Rig):
     names = [f"x{n}" for n in range(6)]
     await make(fleet, *names, objects=10)
@@ -164,6 +165,7 @@ async def test_d8_the_whole_fleet_has_a_budget_shared_by_all_processes(fleet: Ri
     await fleet.until(lambda: left(fleet, "x5") == 4, "x5")
 
 
+@pytest.mark.slow
 async def test_d8_what_the_budget_held_stays_held_when_another_cluster_joins(fleet: Rig):
     fleet.fleet.leave("c0")
     names = [f"x{n}" for n in range(6)]

@@ -145,6 +145,7 @@ async def test_d11_changes_on_one_cluster_ask_nothing_of_the_others(rig: Rig):
     assert (asked("t2"), asked(HUB)) == before
 
 
+@pytest.mark.slow
 async def test_p18_what_is_deleted_before_the_first_list_of_its_type_comes_back(rig: Rig):
     rig.start_watcher(HUB, resources=(*rig.resources, MULTI_CLUSTER_RESOURCES, CLUSTER_RESOURCE))
     rig.start_reconciler()
@@ -158,6 +159,7 @@ async def test_p18_what_is_deleted_before_the_first_list_of_its_type_comes_back(
     await eventually(lambda: data_of(rig, "t1"), within=WITHIN)
 
 
+@pytest.mark.slow
 async def test_d9_a_type_that_somebody_else_installs_wakes_those_who_wait_for_it(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):

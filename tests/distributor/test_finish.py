@@ -214,6 +214,7 @@ def test_d3_any_template_is_applied_as_it_is_or_refused_by_a_field(obj: dict[str
 VALUES: list[Any] = [True, [], {}, "a/b", "%", "é", "x" * 300, "a\nb"]
 
 
+@pytest.mark.slow
 async def test_d15_no_template_is_an_internal_error(rig: Rig):
     """Each is applied, or is a state of the cluster."""
     rig.create(template=CONFIG_MAP, placement={"clusters": [{"name": "t1"}]})

@@ -194,6 +194,7 @@ def test_d26_a_long_name_is_not_repeated_for_all_that_is_below_it():
     assert max(len(each.field) for each in drift) < 1000
 
 
+@pytest.mark.slow
 @each_row("message", MESSAGES)
 def test_d14_a_message_of_any_form_is_redacted_at_once(message: str):
     began = time.process_time()
@@ -216,6 +217,7 @@ def test_d14_of_a_long_message_no_beginning_of_a_value_is_shown(shift: int):
     assert "hunter2" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "is_whole"), [(1500, False), (20_000, True)])
 def test_s11_a_plan_of_an_object_of_equal_lines_does_not_hang(count: int, is_whole: bool):
     """A member's object of 100 kB held up the plan of the whole fleet for minutes."""

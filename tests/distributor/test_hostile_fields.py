@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import orjson
+import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
@@ -74,6 +75,7 @@ def objects(draw: st.DrawFn) -> dict[str, Any]:
         reject()
 
 
+@pytest.mark.slow
 @given(live=objects(), made=objects() | st.just(LIVE))
 @settings(max_examples=examples(600))
 def test_d1_what_a_cluster_answers_to_an_apply_is_read_whatever_it_is(

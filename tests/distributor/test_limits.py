@@ -118,6 +118,7 @@ async def test_d11_all_rounds_together_work_on_so_many_objects_of_a_cluster(
     assert len([one for _, one in rig.clusters["t1"].names(MAPS) if "-" in one]) >= 16
 
 
+@pytest.mark.slow
 async def test_d11_a_cluster_that_waits_for_its_turn_is_not_taken_to_hang(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):

@@ -319,6 +319,7 @@ async def test_a_damaged_intent_stops_everything(rig: Rig):
     assert where(rig) == ["t1", "t2", "t4"]
 
 
+@pytest.mark.slow
 async def test_t21_a_cluster_that_never_answers_holds_back_nobodys_status(rig: Rig):
     rig.clusters["t2"].faults.add(Hang())
     rig.create(template=template(), placement=EVERYWHERE)
@@ -328,6 +329,7 @@ async def test_t21_a_cluster_that_never_answers_holds_back_nobodys_status(rig: R
     assert rig.later["x", "t2"] == timedelta(seconds=5)
 
 
+@pytest.mark.slow
 async def test_t21_a_cluster_that_takes_long_holds_back_nobodys_status(rig: Rig):
     rig.clusters["t2"].faults.add(Hang(), verb="patch")
     rig.create(template=template(), placement=EVERYWHERE)

@@ -193,6 +193,7 @@ async def test_d7_the_command_lists_orphans_and_deletes_those_it_is_given(rig: R
         run_orphans(["delete"], output="table", hub=(None, ""), redis_url=None, nats_url=None)
 
 
+@pytest.mark.slow
 async def test_d7_the_command_deletes_orphans_behind_an_agent(
     rig: Rig, call: Command, tmp_path: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ):

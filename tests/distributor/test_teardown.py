@@ -175,6 +175,7 @@ async def test_d8_a_parent_that_was_created_again_before_any_round_is_the_cause(
     assert in_team(fleet)["status"]["held"]["reason"] == REASONS[parent]
 
 
+@pytest.mark.slow
 async def test_d8_that_the_new_namespace_goes_too_is_no_order_either(fleet: Rig):
     await on_two(fleet)
     await next_second_after(fleet, "creationTimestamp")

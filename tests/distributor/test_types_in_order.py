@@ -8,6 +8,8 @@ import time
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from fleetbus.errors import ServerError
 from fleetbus.ownership import Owner
 from fleetbus.snapshot.records import ResourceRecord, ResourceState
@@ -60,6 +62,7 @@ async def test_d12_instances_are_created_in_the_round_of_their_definition(rig: R
     assert 5 <= len(requests) <= 7
 
 
+@pytest.mark.slow
 async def test_d12_what_needs_no_new_type_does_not_wait_for_one(rig: Rig):
     hide_type(rig, None)
     place(rig, DATABASE, CRD, CONFIG_MAP)
@@ -96,6 +99,7 @@ async def test_d9_a_repair_does_not_wait_for_types(rig: Rig):
     assert time.monotonic() - began < instances.SERVED_WITHIN.total_seconds() / 2
 
 
+@pytest.mark.slow
 async def test_d9_a_type_that_is_removed_and_comes_back_meanwhile(rig: Rig):
     rig.clusters["t1"].create(CRDS, CRD)
     place(rig, DATABASE, CONFIG_MAP)

@@ -325,6 +325,7 @@ def test_what_makes_no_sense_is_refused(wrong: str, capsys: pytest.CaptureFixtur
     assert wrong.partition("=")[0] in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_waits_of_the_product_are_where_the_campaign_shortens_them():
     # In a process of its own: what is patched stays patched.
     ended = subprocess.run(

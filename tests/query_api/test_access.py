@@ -59,6 +59,7 @@ async def pages(api: SecuredApi, token: str, **query: Any) -> list[dict[str, Any
         more = {"continue": body["continue"]}
 
 
+@pytest.mark.slow
 async def test_a2_counts_and_pages_are_equal_with_and_without_forbidden_objects(api: SecuredApi):
     await api.start()
     token = api.user("ann")
@@ -184,6 +185,7 @@ async def test_a3_users_of_one_name_with_other_groups_or_uid_share_no_decision(a
     assert statuses == [200, 404, 200, 404]
 
 
+@pytest.mark.slow
 async def test_a3_what_is_revoked_ends_when_the_cache_does(api: SecuredApi):
     keep = timedelta(seconds=1)
     await api.start(token_cache=keep, allow_cache=keep, deny_cache=timedelta(0))
@@ -235,6 +237,7 @@ async def test_a3_a_hub_that_refuses_reviews_is_503_and_not_401(api: SecuredApi)
     assert (await api.get(api.user("ann"), LIST)).status_code == 503
 
 
+@pytest.mark.slow
 async def test_a3_with_authority_member_the_cluster_decides_and_one_that_is_away_is_undecided(
     api: SecuredApi, monkeypatch: pytest.MonkeyPatch
 ):

@@ -312,6 +312,7 @@ def test_a1_every_route_has_a_row():
     }
 
 
+@pytest.mark.slow
 async def test_a1_every_endpoint_with_every_credential(api: SecuredApi):
     refused = {
         "no token": "",

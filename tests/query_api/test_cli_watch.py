@@ -67,6 +67,7 @@ async def _changes_are_shown(api: QueryApi, running: Following) -> None:
     assert (status, errors) == (130, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_long", [False, True])
 async def test_t19_w_goes_on_after_the_api_was_restarted(
     is_long: bool, redis: Redis, valkey_url: str, tmp_path: Path

@@ -174,6 +174,7 @@ async def _send_all(port: int, requests: Sequence[bytes]) -> list[int]:
     return statuses
 
 
+@pytest.mark.slow
 @pytest.mark.longer
 @pytest.mark.timeout(300)
 async def test_a8_odd_requests_to_any_route_are_answered_in_words(past_api: PastApi):

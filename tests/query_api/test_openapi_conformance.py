@@ -96,6 +96,7 @@ def make_request(
     return path, query
 
 
+@pytest.mark.slow
 async def test_every_answer_to_a_random_request_is_one_that_openapi_describes(fleet: QueryApi):
     document = (await fleet.get("/openapi.json")).json()
     chance, tokens = random.Random(16), list[str]()

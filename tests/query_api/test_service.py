@@ -70,6 +70,7 @@ async def test_a_port_in_use_is_one_message(api: QueryApi):
         await run(SharedSettings(), QueryApiSettings(port=port, authentication="none"))
 
 
+@pytest.mark.slow
 async def test_the_command_serves_tells_its_health_and_ends_on_sigterm(
     valkey_url: str, tmp_path: Path
 ):

@@ -129,6 +129,7 @@ async def test_w13_an_emptied_store_is_no_occasion_to_become_another_cluster(rig
     assert refused() > before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_down", [False, True], ids=["seen", "projector down"])
 async def test_w13_the_accepted_uids_outlive_the_bucket(rig: ProjectorRig, is_down: bool):
     await rig.stop()

@@ -221,6 +221,7 @@ async def is_forgotten(rig: Rig) -> bool:
     return await rig.settled() == ""
 
 
+@pytest.mark.slow
 async def test_w13_a_server_that_does_not_answer_is_asked_again(
     rig: Rig,
 ):

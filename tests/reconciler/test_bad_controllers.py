@@ -78,6 +78,7 @@ def bad_controllers() -> list[Controller]:
     ]
 
 
+@pytest.mark.slow
 async def test_r8_mistakes_of_some_controllers_are_logged_and_the_others_lose_nothing(
     open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

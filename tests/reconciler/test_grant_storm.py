@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import pytest
 from nats.aio.msg import Msg
 from prometheus_client import REGISTRY
 
@@ -35,6 +36,7 @@ SIZE = OBJECTS * (len(BODY) + 700)
 MAX_BYTES = 1024**2  # already ten lists are larger, and all are twelve times as large
 
 
+@pytest.mark.slow
 async def test_w7_a_hundred_clusters_ask_at_once_and_nothing_unread_leaves_the_stream(
     rig: ProjectorRig,
 ):

@@ -242,6 +242,7 @@ async def _has(rig: ProjectorRig, number: int) -> bool:
 # --- the dead -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_w7_a_killed_watchers_grant_is_taken_back_in_time(rig: ProjectorRig):
     rig.settings |= {"epochs_at_once": 1, "epoch_idle": timedelta(seconds=0.8)}
     await rig.started("eu1")
@@ -258,6 +259,7 @@ async def test_w7_a_killed_watchers_grant_is_taken_back_in_time(rig: ProjectorRi
     assert REGISTRY.get_sample_value("fleetbus_grants_expired_total") == before + 1
 
 
+@pytest.mark.slow
 async def test_w7_a_list_that_the_projector_has_not_read_yet_is_not_thought_dead(
     rig: ProjectorRig,
 ):
@@ -365,6 +367,7 @@ async def test_w7_epochs_that_went_ahead_meanwhile_count_like_granted_ones(rig: 
     await eventually(next_one.is_granted)
 
 
+@pytest.mark.slow
 async def test_w7_standing_grants_survive_a_lost_bucket(rig: ProjectorRig):
     rig.settings["epochs_at_once"] = 1
     await rig.started("eu1")
@@ -399,6 +402,7 @@ async def test_w7_two_projectors_grant_no_more_than_one(rig: ProjectorRig):
 # --- those who wait -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_w7_who_waits_gets_a_sign_of_life_well_within_its_patience(rig: ProjectorRig):
     rig.settings["epochs_at_once"] = 1
     await rig.started("eu1")

@@ -94,6 +94,7 @@ async def is_answered(asker: Asker) -> bool:
     return grant is not None and grant.answer is not None and grant.answer.received > 0
 
 
+@pytest.mark.slow
 async def test_w7_asks_that_claim_everything_hold_up_the_others_only_for_a_time(
     rig: ProjectorRig,
 ):

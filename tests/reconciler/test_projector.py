@@ -149,6 +149,7 @@ async def test_p5_an_epoch_that_lacks_objects_is_asked_for_again_also_after_a_re
     assert (await rig.record()) is None  # not complete, so not synced
 
 
+@pytest.mark.slow
 async def test_p5_an_epoch_whose_last_object_comes_late_is_complete_and_nothing_is_asked_for(
     rig: ProjectorRig,
 ) -> None:
@@ -235,6 +236,7 @@ async def test_b12_a_wiped_stream_is_made_again_and_consumed_again(rig: Projecto
     await eventually(has_both)
 
 
+@pytest.mark.slow
 async def test_w20_the_resync_requests_are_written_again_after_the_bucket_was_lost(
     rig: ProjectorRig,
 ) -> None:

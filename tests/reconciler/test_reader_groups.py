@@ -130,6 +130,7 @@ async def test_b12_of_two_durables_that_nobody_reads_one_stays(bus: Bus) -> None
     assert len(await durables_of(bus, "copier")) == 1
 
 
+@pytest.mark.slow
 async def test_b12_a_durable_stays_while_a_process_is_busy_with_what_it_has(bus: Bus) -> None:
     await served(bus, group_of(copier=PODS), synced=True)
     busy = await served(bus, group_of("other", copier=PODS))  # it has not caught up yet

@@ -136,6 +136,7 @@ def take_away(rig: ProjectorRig, monkeypatch: pytest.MonkeyPatch) -> Callable[[]
     return come_back
 
 
+@pytest.mark.slow
 async def test_p9_a_shard_that_is_away_holds_up_no_other_and_nothing_is_lost(
     sharded: ProjectorRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +160,7 @@ async def test_p9_a_shard_that_is_away_holds_up_no_other_and_nothing_is_lost(
     }
 
 
+@pytest.mark.slow
 async def test_p9_a_projector_starts_while_a_shard_is_away_and_sets_it_up_later(
     sharded: ProjectorRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,6 +165,7 @@ async def test_b17_messages_that_left_unhandled_are_noticed_once(looking: Lookin
     assert await looking.check() == 2
 
 
+@pytest.mark.slow
 async def test_b17_what_was_handled_before_it_left_is_no_gap(looking: Looking) -> None:
     rig = looking.rig
     await flow(looking)
@@ -248,6 +249,7 @@ async def test_b17_a_gap_stands_until_the_epochs_are_asked_for(looking: Looking)
     assert await looking.check() == 2
 
 
+@pytest.mark.slow
 async def test_b17_another_stream_is_no_gap_and_a_break_for_every_consumer(
     looking: Looking,
 ) -> None:
@@ -265,6 +267,7 @@ async def test_b17_another_stream_is_no_gap_and_a_break_for_every_consumer(
     assert await looking.breaks(PROJECTOR) == 1
 
 
+@pytest.mark.slow
 async def test_b17_what_a_process_still_held_of_the_stream_before_counts_for_nothing(
     looking: Looking,
 ) -> None:

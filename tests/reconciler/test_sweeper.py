@@ -149,6 +149,7 @@ async def _is(rig: ProjectorRig, state: ResourceState) -> bool:
     return await rig.state() is state
 
 
+@pytest.mark.slow
 async def test_p7_a_second_list_before_the_time_does_not_release_the_hold(
     rig: ProjectorRig,
 ) -> None:
@@ -238,6 +239,7 @@ async def test_p7_an_empty_list_is_not_believed_because_half_of_the_next_one_has
     assert await _names(rig, 60)
 
 
+@pytest.mark.slow
 async def test_p7_a_restart_in_the_middle_of_the_second_list_does_not_release_the_hold(
     rig: ProjectorRig,
 ) -> None:

@@ -113,6 +113,7 @@ async def test_b1_a_bus_that_dies_under_load_costs_no_change(
         await eventually(is_rebuilt, SOON)
 
 
+@pytest.mark.slow
 async def test_b2_a_store_that_was_wiped_after_the_stream_aged_out_is_listed_again(
     open_rig: OpenRig,
 ) -> None:

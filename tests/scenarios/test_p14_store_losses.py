@@ -307,6 +307,7 @@ async def test_p12_a_bus_that_was_lost_or_went_back_deletes_nothing(world: World
         await world.lose(loss)
 
 
+@pytest.mark.slow
 async def test_p14_stores_that_are_lost_together_delete_nothing(world: World) -> None:
     for loss in losses([all_gone_at_once], both_wiped, both_rolled_back):
         await world.lose(loss)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
+import pytest
+
 from fleetbus.controller.controller import Controller
 from fleetbus.fleet.fleet import Fleet
 from fleetbus.ownership import Owner, set_owner
@@ -19,6 +21,7 @@ PODS = "v1/pods"
 LAG = timedelta(seconds=0.6)
 
 
+@pytest.mark.slow
 async def test_r5_a_run_that_comes_before_its_own_write_is_seen_creates_nothing_twice(
     open_rig: Callable[..., Awaitable[Rig]],
 ) -> None:

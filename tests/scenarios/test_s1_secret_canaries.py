@@ -153,6 +153,7 @@ def start(rig: Rig) -> None:
     rig.start("distributor", run_distributor(rig.shared, DistributorSettings()))
 
 
+@pytest.mark.slow
 async def test_s1_g6_no_canary_leaves_its_cluster_whatever_goes_wrong(
     fleet: Rig,
     bus: NatsServer,

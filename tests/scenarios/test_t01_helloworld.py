@@ -104,6 +104,7 @@ async def test_t1_changes_during_a_slow_run_cause_one_further_run(open_rig: Open
     assert last["metadata"]["labels"]["turn"] == "5"
 
 
+@pytest.mark.slow
 async def test_t1_a_deletion_is_one_more_run_that_finds_it_absent(open_rig: OpenRig) -> None:
     rig, recorder = await start(open_rig)
     recorder.runs.clear()
@@ -116,6 +117,7 @@ async def test_t1_a_deletion_is_one_more_run_that_finds_it_absent(open_rig: Open
     assert len(recorder.runs) <= 2
 
 
+@pytest.mark.slow
 async def test_t1_equal_names_in_two_clusters_stay_apart(open_rig: OpenRig) -> None:
     rig, recorder = await start(open_rig)
     recorder.runs.clear()
@@ -287,6 +289,7 @@ async def test_t1_with_two_watchers_the_stream_has_each_change_once(open_rig: Op
     assert len(recorder.runs) <= 4
 
 
+@pytest.mark.slow
 async def test_t1_one_cluster_without_hub_features_is_a_fleet(open_rig: OpenRig) -> None:
     rig = await open_rig("only")
     only = rig.clusters["only"]

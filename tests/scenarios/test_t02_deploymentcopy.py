@@ -88,6 +88,7 @@ async def test_t2_changes_follow_edits_and_deletions_of_the_copy_are_undone(
     await copied(rig, "d", 5)
 
 
+@pytest.mark.slow
 async def test_t2_other_namespaces_and_strangers_are_left_alone(rig: Rig) -> None:
     a, b = rig.clusters["a"], rig.clusters["b"]
     a.create("v1/namespaces", {"metadata": {"name": "other"}})
@@ -127,6 +128,7 @@ async def test_t2_also_when_watcher_and_reconciler_were_down_meanwhile(rig: Rig)
     assert copy_in_b(rig, "stays") is not None
 
 
+@pytest.mark.slow
 async def test_t2_a_stranger_of_the_same_name_survives_the_whole_life_of_a_source(
     rig: Rig,
 ) -> None:

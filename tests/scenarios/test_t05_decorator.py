@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from prometheus_client import REGISTRY
 
 import fleetbus
@@ -40,6 +41,7 @@ def retries(cluster: str) -> float:
     return REGISTRY.get_sample_value("fleetbus_reconciles_total", labels) or 0.0
 
 
+@pytest.mark.slow
 async def test_t5_labelled_objects_are_decorated_restored_let_go_and_never_lose_a_change(
     open_rig: Callable[..., Awaitable[Rig]],
 ) -> None:

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
+import pytest
 import structlog
 from prometheus_client import REGISTRY
 
@@ -88,6 +89,7 @@ def is_fed(story: Scenario, server: str, name: str) -> bool:
     return config_map.get("data", {}).get("stomach") == "food"
 
 
+@pytest.mark.slow
 async def test_t8_secrets_come_are_annotated_break_and_go(open_rig: OpenRig) -> None:
     rig = await open_rig("hub", "zoo", "jungle", "island", "meadow")
     rig.reconciler_timing = ReconcilerTiming(cluster_status=timedelta(seconds=0.1))
@@ -150,6 +152,7 @@ async def has_problem(story: Scenario, name: str) -> bool:
     return bool(record.reason) and not record.connected
 
 
+@pytest.mark.slow
 async def test_t8_another_server_another_credential_another_cluster(
     open_rig: OpenRig,
 ) -> None:

@@ -150,6 +150,7 @@ async def publish(bus: Bus, *messages: Event | EpochEnd) -> None:
         assert b'"error"' not in answer.data, answer.data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [3, 5, 9] if FULL else [3])
 async def test_t11_the_changes_of_many_clusters_are_spread_evenly_over_the_replicas(
     open_rig: OpenRig, replicas: int

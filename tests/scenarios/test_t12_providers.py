@@ -53,6 +53,7 @@ def cloud(folder: pathlib.Path, number: int, *, prefixed: bool = True) -> dict[s
     return {"type": "kubeconfig", "paths": [str(folder / f"cloud{number}.yaml")], **prefix}
 
 
+@pytest.mark.slow
 async def test_t12_two_clouds_with_equal_names_stay_apart_come_and_go(
     open_rig: OpenRig, tmp_path: pathlib.Path
 ) -> None:
@@ -107,6 +108,7 @@ async def humans(story: Scenario) -> list[tuple[str, str]]:
     return sorted((e.cluster, e.name) for e in (await story.rig.reader.list(query)).entries)
 
 
+@pytest.mark.slow
 async def test_t12_without_prefixes_the_second_of_one_name_is_refused_and_the_first_goes_on(
     open_rig: OpenRig, tmp_path: pathlib.Path
 ) -> None:
@@ -128,6 +130,7 @@ async def test_t12_without_prefixes_the_second_of_one_name_is_refused_and_the_fi
         await rig.aclose()
 
 
+@pytest.mark.slow
 async def test_t12_filters_follow_labels_and_mappings_reach_any_cluster(
     open_rig: OpenRig, tmp_path: pathlib.Path
 ) -> None:
@@ -205,6 +208,7 @@ class Needy(Recorder):
         return None
 
 
+@pytest.mark.slow
 async def test_t12_what_needs_a_cluster_waits_for_its_join_and_what_is_for_none_ends(
     open_rig: OpenRig, tmp_path: pathlib.Path
 ) -> None:

@@ -75,6 +75,7 @@ def secret(rig: Rig, profile_name: str, server: str, token: str) -> dict[str, An
     return {"metadata": metadata, "data": {"Config": encoded(text)}}
 
 
+@pytest.mark.slow
 async def test_t13_a_profile_joins_changes_credentials_gets_ill_and_well_and_leaves(
     story: Scenario,
 ) -> None:

@@ -144,6 +144,7 @@ async def test_t14_a_test_runs_in_every_cluster_and_tells_what_became_of_its_job
     assert job(rig, "main", "second") is job(rig, "sub", "second") is None
 
 
+@pytest.mark.slow
 async def test_t14_strangers_are_ignored_and_an_absent_cluster_gets_its_job_later(
     rig: Rig,
 ) -> None:

@@ -30,6 +30,7 @@ SOON = timedelta(seconds=15)
 INSTALLED = timedelta(seconds=30)
 
 
+@pytest.mark.slow
 async def test_t19_what_happened_while_a_watcher_was_away_is_made_good(
     open_rig: OpenRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -76,6 +77,7 @@ async def shows(client: httpx.AsyncClient, data: dict[str, str], *, is_complete:
     return by_name == data and (not header if is_complete else is_aged)
 
 
+@pytest.mark.slow
 async def test_t19_types_are_listed_soon_after_they_come_and_are_gone_when_they_are_removed(
     open_rig: OpenRig, tmp_path: Path
 ):

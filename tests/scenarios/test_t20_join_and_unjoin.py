@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 import yaml
 
 from fleetbus.bus.connection import connected
@@ -104,6 +105,7 @@ async def started(open_rig: OpenRig, folder: Path) -> AsyncGenerator[Joining]:
             yield joining
 
 
+@pytest.mark.slow
 async def test_t20_a_cluster_joins_leaves_and_another_one_takes_its_name(
     open_rig: OpenRig, tmp_path: Path
 ):

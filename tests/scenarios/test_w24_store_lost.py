@@ -9,6 +9,7 @@ import asyncio
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from nats.aio.msg import Msg
 
 from fleetbus.bus.connection import connected
@@ -21,6 +22,7 @@ MAPS = "v1/configmaps"
 NAMES = [f"m{number:02}" for number in range(80)]
 
 
+@pytest.mark.slow
 async def test_w24_objects_deleted_while_the_store_is_lost_are_each_reported(
     tmp_path: Path, nats_url: str
 ):

@@ -63,6 +63,7 @@ async def is_connected(rig: Rig, *, connected: bool) -> bool:
 # --- quiet ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_w11_a_quiet_cluster_of_many_resources_is_never_cut_and_never_shown_failing(
     silent: Rig,
 ):
@@ -106,6 +107,7 @@ async def test_w11_an_api_server_whose_watches_are_lively_is_not_asked(rig: Rig)
         await stays(before, lambda: len(probes(lively)), timedelta(seconds=0.5))
 
 
+@pytest.mark.slow
 async def test_w11_a_quiet_watch_that_had_failed_is_well_once_it_stands(silent: Rig):
     async with silent.watching(**OFTEN):
         await silent.servers.stop("alpha")
@@ -119,6 +121,7 @@ async def is_shown(rig: Rig, *, state: str, watch_open: bool) -> bool:
     return status is not None and (status.state, status.watch_open) == (state, watch_open)
 
 
+@pytest.mark.slow
 async def test_w11_a_watch_is_proved_anew_when_its_time_is_over(silent: Rig):
     """Also one that the server, or what is between, does not end."""
     async with silent.watching(watch_lasts=timedelta(seconds=0.5), **OFTEN):
@@ -215,6 +218,7 @@ async def says(rig: Rig, reason: str) -> bool:
     return beat.reason == reason and ("/readyz" in beat.message) == bool(reason)
 
 
+@pytest.mark.slow
 async def test_w11_bookmarks_alone_keep_the_last_answer_fresh(rig: Rig):
     rig.cluster.faults.add(Hang(), verb="health")
     async with rig.watching(**OFTEN):

@@ -51,6 +51,7 @@ async def test_w15_a_replica_that_finds_a_fresh_checkpoint_does_not_list(rig: Ri
             assert len(first_pages(rig)) == 1
 
 
+@pytest.mark.slow
 async def test_w15_of_two_replicas_that_may_list_the_later_one_waits_for_the_other(rig: Rig):
     for number in range(4):
         rig.write(f"a{number}")
@@ -110,6 +111,7 @@ async def test_w15_a_peer_whose_list_never_ends_is_not_waited_for_longer_than_th
     assert len(first_pages(rig)) == 1
 
 
+@pytest.mark.slow
 async def test_w15_a_peer_without_a_heartbeat_is_given_up_early(rig: Rig):
     rig.write("a")
     dead = asker_of(rig, "dead")

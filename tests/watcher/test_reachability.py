@@ -254,6 +254,7 @@ async def test_w19_nobody_goes_on_before_the_server_wants_it(rig: Rig):
         assert loop.time() - begun >= 0.5
 
 
+@pytest.mark.slow
 async def test_w19_the_probe_waits_as_long_as_the_server_wants(rig: Rig):
     rule = rig.cluster.faults.add(
         Fail(429, retry_after=timedelta(seconds=1)), verb="health", count=1

@@ -109,6 +109,7 @@ async def test_w17_a_removed_type_is_not_read_any_more_when_its_end_is_published
         async with rig.watching(**ALL):
             await eventually(lambda: recorded(rig))
             drop_type(rig)
+            await eventually(lambda: any(line["event"] == "type_removed" for line in logs))
             await eventually(lambda: is_left(rig))
     widgets = [line["event"] for line in logs if line.get("resource") == WIDGETS]
     assert widgets.index("resource_unwatched") < widgets.index("type_removed")
@@ -196,6 +197,7 @@ async def has_version(rig: Rig, version: str) -> bool:
     return any(event.version == version for event in await rig.events("widgets"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [GroupDown(), Fail(404)], ids=["down", "404"])
 async def test_w8_w17_a_group_that_is_down_ends_no_type(known: Rig, fault: Any):
     rule = known.cluster.faults.add(fault, group="example.com")

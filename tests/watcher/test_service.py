@@ -31,6 +31,7 @@ from support.rows import each_row
 from support.servers.health_probes import read_probe
 
 
+@pytest.mark.slow
 async def test_ready_means_that_the_first_sync_is_over(rig: Rig, tmp_path: Path):
     rule = rig.cluster.faults.add(Hang(), verb="list", resource="configmaps")
     port_file = tmp_path / "port"
@@ -132,6 +133,7 @@ async def test_b15_a_watcher_waits_for_the_stream_and_for_the_bucket(rig: Rig):
     await eventually(rig.is_mirrored)
 
 
+@pytest.mark.slow
 async def test_b15_a_bus_that_was_wiped_is_filled_again(rig: Rig):
     rig.write("a")
     async with rig.watching():

@@ -78,6 +78,7 @@ async def test_the_hubs_watch_list_counts_and_its_change_needs_no_restart(watche
     assert len(watched.requests("list")) == 1  # it goes on at its checkpoint
 
 
+@pytest.mark.slow
 async def test_the_hubs_word_holds_when_the_bucket_is_lost(watched: Rig):
     await set_spec(watched, resources=("v1/namespaces",))
     await eventually(lambda: watches(watched, "namespaces"))

@@ -103,6 +103,7 @@ PODS = "/api/v1/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"
 
 
+@pytest.mark.slow
 def test_s7_each_account_may_do_what_was_named_and_nothing_else(
     call: Call, fleet: EmulatedFleet, hub: EmulatedCluster
 ):
@@ -352,6 +353,7 @@ def test_what_others_made_is_neither_replaced_nor_deleted(call: Call, fleet: Emu
     assert made(member) == ["Namespace fleetbus-system"]
 
 
+@pytest.mark.slow
 def test_d16_the_writer_impersonates_named_accounts_until_they_are_no_longer_named(
     call: Call, fleet: EmulatedFleet, hub: EmulatedCluster
 ):

@@ -168,6 +168,7 @@ async def test_s1_a_bundle_has_every_part_and_no_secret(
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_read_is_named_and_the_rest_is_written(
     fleet: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -128,6 +128,7 @@ async def test_messages_that_nobody_reads_are_counted(bus: Bus):
     }
 
 
+@pytest.mark.slow
 async def test_a_controller_that_was_only_tried_is_no_error_on_a_dev_fleet(bus: Bus):
     await ensure_all(bus)
     await ensure_consumer(bus, PROJECTOR, STREAM_SUBJECTS)

@@ -50,6 +50,7 @@ async def test_b13_what_is_no_nats_is_a_finding(content: bytes, monkeypatch: pyt
         assert [finding async for finding in check_nats_certificates(access)] == []
 
 
+@pytest.mark.slow
 async def test_b13_a_client_comes_back_from_an_address_that_was_somebody_elses(tmp_path: Path):
     port = HeldPort("127.0.0.1", 0)
     access = NatsAccess(url=f"nats://127.0.0.1:{port.number}")

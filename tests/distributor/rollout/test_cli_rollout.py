@@ -76,6 +76,7 @@ async def two_revisions(rig: Rig) -> None:
     assert [value(rig, name) for name in ("t1", "t2", "t4")] == ["v2", "v1", "v1"]
 
 
+@pytest.mark.slow
 async def test_status_shows_the_waves_and_what_they_wait_for(rig: Rig, desk: Desk):
     await two_revisions(rig)
     status, output = await desk("status", "x")
@@ -163,6 +164,7 @@ async def test_pause_and_resume_edit_the_spec(rig: Rig, desk: Desk):
     assert (await desk("status", "x"))[1].startswith("default/x: revision 2, Progressing")
 
 
+@pytest.mark.slow
 async def test_a_status_that_is_written_meanwhile_refuses_no_edit(rig: Rig, desk: Desk):
     await two_revisions(rig)
     for verb, method in (("pause", "patch"), ("resume", "patch"), ("undo", "update")):

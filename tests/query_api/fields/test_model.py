@@ -155,6 +155,7 @@ def _names_of(item: dict[str, Any]) -> tuple[str, str]:
     return identity["namespace"], identity["name"]
 
 
+@pytest.mark.slow
 @pytest.mark.longer
 @pytest.mark.parametrize("seed", [1])
 async def test_a4_every_answer_is_that_of_all_objects(api: QueryApi, mode: str, seed: int):

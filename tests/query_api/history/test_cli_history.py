@@ -188,6 +188,7 @@ async def test_diff_refuses_unknown_types_and_clusters(run: Run):
         await run("diff", "a/b/c/d")
 
 
+@pytest.mark.slow
 async def test_a9_what_a_list_has_shown_first_is_unknown_before(past_api: PastApi, run: Run):
     """A list as of a time before it was empty without a warning."""
     await past_api.add_cluster("eu1", "core/configmaps")

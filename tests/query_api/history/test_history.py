@@ -149,6 +149,7 @@ async def test_a9_a_table_as_of_a_time(past_api: PastApi):
     assert end["end"]["rows"] == 1
 
 
+@pytest.mark.slow
 async def test_a9_the_ages_of_a_table_are_those_of_its_time(past_api: PastApi):
     created = {"name": "web", "namespace": "prod", "uid": "web", "resourceVersion": "10"}
     created["creationTimestamp"] = rfc3339(datetime.now(UTC) - timedelta(minutes=1))

@@ -32,6 +32,7 @@ def marked(**owner: Any) -> bytes:
     return pod("web", 10, annotations={"fleetbus.dev/owner": text})
 
 
+@pytest.mark.slow
 @each_row(
     "event",
     [

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import msgspec
+import pytest
 
 from fleetbus_query_api.catalog.kinds import Kind
 from fleetbus_query_api.kube.openapi.documents import read_definitions
@@ -102,6 +103,7 @@ def test_a8_a_schema_that_is_too_large_is_left_out_after_little_work(schema: dic
     assert described({"properties": {str(number): {} for number in range(1_000)}})
 
 
+@pytest.mark.slow
 def test_a8_the_schemas_of_a_document_have_a_number_of_values_together():
     fields = {str(number): {"type": "string"} for number in range(MAX_VALUES // 2 - 10)}
     version = {"name": "v1", "schema": {"openAPIV3Schema": {"properties": fields}}}

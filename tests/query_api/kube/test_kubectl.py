@@ -68,6 +68,7 @@ def shown(ended: Said) -> tuple[int, str, str]:
     return ended.status, re.sub(r" +", " ", out), re.sub(r" +", " ", err)
 
 
+@pytest.mark.slow
 async def test_the_same_transcript_from_the_cluster_and_from_kube(fleet: KubectlFleet):
     different: list[str] = []
     for line in SHORT + LONG * FULL:
@@ -78,6 +79,7 @@ async def test_the_same_transcript_from_the_cluster_and_from_kube(fleet: Kubectl
     assert not different, "\n\n".join(different)
 
 
+@pytest.mark.slow
 async def test_t19_the_whole_fleet_side_by_side(fleet: KubectlFleet):
     cms, single, wide, deploy, tree, sorted_ = await fleet.every.all(
         ("get", "cm", "-n", "default", "--chunk-size=4"),

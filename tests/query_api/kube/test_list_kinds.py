@@ -55,6 +55,7 @@ async def test_a_list_has_the_kind_of_the_definition_that_most_clusters_have(
     assert answer.json()["kind"] == "PartialObjectMetadataList"
 
 
+@pytest.mark.slow
 async def test_bookmarks_of_a_watch_have_the_kind_of_the_objects(lanterns: QueryApi):
     query = {
         "watch": "1",

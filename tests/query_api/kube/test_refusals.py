@@ -107,6 +107,7 @@ async def test_a_command_that_waits_is_refused_in_the_fleet(pods: QueryApi):
         assert one.status_code == 200
 
 
+@pytest.mark.slow
 async def test_following_one_name_that_several_clusters_have_is_refused(pods: QueryApi):
     """A client may not say that it is kubectl; only `kubectl get -w` shows them side by side."""
     only, watch = "fieldSelector=metadata.name%3Dweb", "watch=true&timeoutSeconds=1"

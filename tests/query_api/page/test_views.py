@@ -110,6 +110,7 @@ async def test_the_way_to_each_api_server_is_shown_and_which_agent_is_away(
     assert await page.evaluate("window.broken ?? 0") == 0
 
 
+@pytest.mark.slow
 async def test_the_foot_names_the_release_that_answers(fleet: QueryApi, page: Page):
     await page.open(fleet.url)
     await page.until("document.querySelector('#release').innerText")
@@ -167,6 +168,7 @@ ADDRESSES = {
 }
 
 
+@pytest.mark.slow
 async def test_each_view_opens_by_its_address_and_says_the_command(
     fleet: QueryApi, page: Page, redis: Redis
 ):
@@ -228,6 +230,7 @@ async def add_hostile_workload(api: QueryApi) -> None:
     await api.add("eu1", "core/events", HOSTILE, **event)
 
 
+@pytest.mark.slow
 async def test_what_a_cluster_says_is_text_and_never_html(api: QueryApi, page: Page):
     await api.add_cluster("hub", *KINDS, MCR, hub=True)
     labels = {"app": HOSTILE, HOSTILE: "x"}

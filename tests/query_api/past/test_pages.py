@@ -32,6 +32,7 @@ async def clusters(past_api: PastApi) -> None:
     await past_api.add_cluster("eu1", "core/pods")
 
 
+@pytest.mark.slow
 async def test_a8_few_large_objects_of_the_past_are_read_at_a_time(
     past_api: PastApi, monkeypatch: pytest.MonkeyPatch
 ):

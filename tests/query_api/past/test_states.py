@@ -136,6 +136,7 @@ async def test_a9_a_malformed_event_hides_no_later_one(past: RecordedPast):
     assert (await state(past, "web", at)).body == pod("web", 9)
 
 
+@pytest.mark.slow
 async def test_a9_many_objects_of_many_clusters_are_read_together(past: RecordedPast):
     names = [f"pod-{number}" for number in range(700)]
     events = [

@@ -72,6 +72,7 @@ async def test_a_watch_of_a_category_is_refused_for_what_it_is(run: Run):
         await run("get", "pods,deploy", "-w")
 
 
+@pytest.mark.slow
 async def test_after_a_second_a_terminal_shows_that_something_is_read_and_a_file_does_not(
     fleet: QueryApi, tmp_path: Path
 ):

@@ -310,6 +310,7 @@ COMPLETIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fleet")
 async def test_bash_completes_types_names_and_clusters(
     run: Run, environment: dict[str, str], tmp_path: Path

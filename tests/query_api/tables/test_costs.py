@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import pytest
+
 from fleetbus.kube.json_fields import MOST_READ
 from fleetbus.kube.json_values import render_start, render_value
 from fleetbus.kube.jsonpath import JsonPath, JsonPathTemplate
@@ -72,6 +74,7 @@ def test_a8_the_cells_of_a_built_in_type_take_work_in_proportion_to_the_object(r
     assert work(400) < 3 * work(200) + 1_000
 
 
+@pytest.mark.slow
 @each_row("resource", sorted(BUILTIN))
 def test_a8_the_cells_of_a_built_in_type_take_bounded_work_of_any_object(resource: str):
     """A Pod with 450,000 statuses of containers stalled the query API for a second."""
@@ -107,6 +110,7 @@ WIDE_VALUES: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @each_row("path", HOSTILE_PATHS)
 @each_row("value", WIDE_VALUES)
 @each_row("type_", ["string", "integer", "date"])

@@ -132,6 +132,7 @@ async def document(running: Following) -> dict[str, dict[str, dict[str, str]]]:
     return json.loads("".join(lines))
 
 
+@pytest.mark.slow
 async def test_a5_nothing_is_lost_or_repeated_while_the_api_is_restarted(
     redis: Redis, valkey_url: str, tmp_path: Path
 ):
@@ -167,6 +168,7 @@ FORMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 async def test_a5_after_a_longer_outage_only_what_changed_is_shown(
     form: str, redis: Redis, valkey_url: str, tmp_path: Path

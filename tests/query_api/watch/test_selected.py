@@ -139,6 +139,7 @@ async def listed(api: QueryApi, **query: str) -> tuple[dict[str, str], str]:
     return items, answer["metadata"]["resourceVersion"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", [{}, {"labelSelector": "app=web"}, {"fieldSelector": "x=1"}])
 async def test_a5_a_list_and_its_watch_are_the_state_at_any_time(
     fleet: QueryApi, query: dict[str, str]

@@ -79,6 +79,7 @@ async def test_a8_the_bits_of_many_selectors_are_those_of_a_set_for_each():  # n
     assert count.keys == 0
 
 
+@pytest.mark.slow
 def test_a8_a_selector_costs_a_bit_per_object():
     keys = ShownKeys(KeyCount(), TimeSlices())
     names = [("prod", f"web-7d9c5b7f9c-{number:06}") for number in range(5_000)]

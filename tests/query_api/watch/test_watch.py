@@ -253,6 +253,7 @@ async def test_a6_an_outage_of_a_cluster_does_not_end_its_watch(fleet: QueryApi)
         assert not watch.has_ended
 
 
+@pytest.mark.slow
 async def test_a6_a_watch_ends_when_its_time_is_over_with_a_bookmark(fleet: QueryApi):
     query = {"timeoutSeconds": "1", "allowWatchBookmarks": "true"}
     since = await version_of(fleet)

@@ -72,6 +72,7 @@ async def _may_watch(api: QueryApi) -> bool:
     return answer.status_code == 200
 
 
+@pytest.mark.slow
 async def test_a8_a_client_that_does_not_read_is_cut_and_the_others_are_not(
     api: QueryApi, monkeypatch: pytest.MonkeyPatch
 ):
@@ -228,6 +229,7 @@ async def test_a1_a_watch_takes_the_right_to_watch(secured: SecuredApi):
     assert refused.status_code == absent.status_code == 404
 
 
+@pytest.mark.slow
 async def test_a5_a_watch_that_is_cut_within_a_cluster_that_joined_misses_none_of_its_objects(
     api: QueryApi, monkeypatch: pytest.MonkeyPatch
 ):

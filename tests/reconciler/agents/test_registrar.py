@@ -49,6 +49,7 @@ async def test_s3_an_agent_registers_with_a_one_time_nkey_and_works_with_its_own
         assert record(rig, "eu1").one_time == ""
 
 
+@pytest.mark.slow
 async def test_s3_a_one_time_nkey_counts_once_whoever_is_faster(
     fleet: EmulatedFleet, tmp_path: Path
 ):
@@ -122,6 +123,7 @@ async def test_s3_a_registration_that_is_replayed_changes_nothing(
             assert record(rig, "eu1").next_key == ""
 
 
+@pytest.mark.slow
 async def test_s3_credentials_end_with_a_rotation_and_with_unjoin(
     fleet: EmulatedFleet, tmp_path: Path
 ):
@@ -214,6 +216,7 @@ async def test_a_rotation_that_follows_too_soon_is_refused(fleet: EmulatedFleet,
             assert "try again later" in answer.message
 
 
+@pytest.mark.slow
 async def test_accounts_that_the_server_refuses_are_taken_back(
     fleet: EmulatedFleet, tmp_path: Path
 ):
@@ -250,6 +253,7 @@ async def test_s3_accounts_come_and_go_and_no_call_is_lost(fleet: EmulatedFleet,
             assert bus.disconnects == rig.projector.disconnects == 0
 
 
+@pytest.mark.slow
 async def test_a_registration_without_a_record_reads_nothing(fleet: EmulatedFleet, tmp_path: Path):
     async with trust_rig(fleet, tmp_path) as rig:
         seed = await rig.registered("eu1")

@@ -280,6 +280,7 @@ async def drained(response: Response) -> list[bytes]:
     return [chunk async for chunk in response.chunks()]
 
 
+@pytest.mark.slow
 async def test_a_working_agent_is_waited_for_and_learns_that(nats_url: str):
     async with script(nats_url) as scripted:
         asking = asyncio.create_task(scripted.client.request(GET))

@@ -249,6 +249,7 @@ async def test_b14_a_cancellation_during_the_closing_is_not_lost(nats_url: str):
     assert task.cancelled()
 
 
+@pytest.mark.slow
 async def test_b14_a_server_that_leaves_in_the_middle_of_a_reconnect_leaves_no_task():
     """nats-py forgets the pinger and the flusher of a connection that broke while it was made."""
     attempts: list[int] = []

@@ -226,6 +226,7 @@ async def _connect_once(access: NatsAccess, health: Health) -> None:
         assert health.is_ready
 
 
+@pytest.mark.slow
 async def test_b13_an_expired_jwt_is_reported_with_its_time(tmp_path: Path):
     operator, user = Operator(), user_key()
     async with secured_nats(tmp_path / "nats", operator.config()) as nats:

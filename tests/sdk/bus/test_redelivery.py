@@ -72,6 +72,7 @@ async def stop(*tasks: asyncio.Task[None]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+@pytest.mark.slow
 async def test_what_a_part_of_the_store_could_not_take_comes_again_and_the_rest_is_over(
     bus: Bus,
 ) -> None:
@@ -103,6 +104,7 @@ async def test_what_a_part_of_the_store_could_not_take_comes_again_and_the_rest_
     assert handled == ["o0", "o2", "o3", "o1"]
 
 
+@pytest.mark.slow
 async def test_b7_what_waits_long_in_a_slow_process_is_delivered_to_no_other(bus: Bus) -> None:
     handled: list[str] = []
 
@@ -122,6 +124,7 @@ async def test_b7_what_waits_long_in_a_slow_process_is_delivered_to_no_other(bus
     assert len(handled) == len(set(handled)) == 900
 
 
+@pytest.mark.slow
 async def test_b7_what_a_killed_process_held_goes_to_another_after_the_ack_wait(
     bus: Bus, nats_url: str
 ) -> None:
@@ -148,6 +151,7 @@ async def test_b7_what_a_killed_process_held_goes_to_another_after_the_ack_wait(
     assert took < 2 * ACK_WAIT.total_seconds()
 
 
+@pytest.mark.slow
 async def test_b7_what_came_again_while_it_was_unfinished_is_acknowledged_with_the_first(
     bus: Bus,
 ) -> None:

@@ -146,6 +146,7 @@ async def is_absent(bus: Bus, durable: str) -> bool:
 # --- a whole fleet ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_b12_a_controller_goes_on_after_its_durable_and_registration_were_lost(
     open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

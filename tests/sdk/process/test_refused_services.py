@@ -94,6 +94,7 @@ def start_all(folder: Path, shared: dict[str, str], stack: AsyncExitStack) -> di
     return children
 
 
+@pytest.mark.slow
 @pytest.mark.longer
 async def test_s2_a_refused_service_names_the_file_waits_and_shows_no_secret(
     tmp_path: Path, password: Path
@@ -134,6 +135,7 @@ _OF_SERVERS = frozenset({"nats", "redis", "shards", "start", "stream", "snapshot
 _OF_PROCESS = ("cmdline", "environ")
 
 
+@pytest.mark.slow
 @pytest.mark.longer
 async def test_p16_b12_unusable_servers_are_named_and_waited_for_by_each_service(
     tmp_path: Path, password: Path

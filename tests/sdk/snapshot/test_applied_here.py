@@ -174,6 +174,7 @@ async def test_the_number_of_notes_is_limited(redis: Redis):
     assert written.calls == [events, events[:1]]
 
 
+@pytest.mark.slow
 async def test_notes_that_nobody_asks_for_any_more_take_no_memory(redis: Redis):
     """A process sees new objects all day: their names and UIDs would be megabytes."""
     written = await set_up(redis, kept=SHORT)

@@ -101,6 +101,7 @@ class RaisedByAnotherHistory(SnapshotModel):
         return super().differences(page) if is_same else set()
 
 
+@pytest.mark.slow
 @each_row("wrong", [RaisedTooHigh, RaisedInDoubt, RaisedByAnotherHistory])
 def test_p15_a_floor_that_an_audit_raises_wrongly_is_caught(wrong: type[SnapshotModel]):
     for seed in range(SEEDS):

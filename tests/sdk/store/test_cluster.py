@@ -120,6 +120,7 @@ async def test_errors_of_one_command_are_those_of_its_caller(client: Redis):
     assert count == 1
 
 
+@pytest.mark.slow
 async def test_a_moved_slot_is_found_and_a_script_of_it_runs_once(
     cluster: ValkeyCluster, client: Redis
 ):
@@ -181,6 +182,7 @@ async def test_s8_the_rights_that_the_page_of_the_store_lists_suffice(cluster: V
             await ask(server, "ACL DELUSER", user)
 
 
+@pytest.mark.slow
 async def test_a_cluster_that_lost_a_master_serves_the_other_slots_and_says_so_for_its_own(
     tmp_path: Path,
 ):

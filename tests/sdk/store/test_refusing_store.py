@@ -49,6 +49,7 @@ async def store(tmp_path: Path) -> AsyncGenerator[RefusingStore]:
         yield refusing
 
 
+@pytest.mark.slow
 async def test_at_start_each_refusal_says_what_to_do(store: RefusingStore):
     for state, message, _ in REFUSALS.values():
         if message:
@@ -58,6 +59,7 @@ async def test_at_start_each_refusal_says_what_to_do(store: RefusingStore):
         await (await connect(store.url)).aclose()
 
 
+@pytest.mark.slow
 async def test_at_start_a_slow_store_is_waited_for(store: RefusingStore):
     async with store.slow():
         await (await connect(store.url)).aclose()
@@ -118,6 +120,7 @@ class Seen:
             self.labels[request.name] = obj["metadata"]["labels"]["v"]
 
 
+@pytest.mark.slow
 async def test_p9_while_a_store_refuses_events_wait_and_go_on_when_it_is_mended(
     store: RefusingStore, nats_url: str, tmp_path: Path
 ):

@@ -81,6 +81,7 @@ async def test_a_lost_node_with_the_master_and_a_sentinel_is_left_before_answers
             await client.aclose()
 
 
+@pytest.mark.slow
 async def test_the_latest_failover_is_believed_whichever_sentinel_answers_first(tmp_path: Path):
     """A Sentinel that was cut off with an old master names that one, without any doubt."""
     async with AsyncExitStack() as stack:

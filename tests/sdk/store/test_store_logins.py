@@ -126,6 +126,7 @@ async def test_s2_a_rotated_password_under_load_loses_no_confirmed_write(
         assert int(await client.get("count") or 0) >= load.confirmed
 
 
+@pytest.mark.slow
 async def test_sentinels_that_refuse_a_login_are_named_with_their_settings(tmp_path: Path):
     file, of_sentinels = tmp_path / "password", tmp_path / "sentinels"
     file.write_text(f"{CANARY}-one\n")
@@ -152,6 +153,7 @@ async def test_sentinels_that_refuse_a_login_are_named_with_their_settings(tmp_p
         assert CANARY not in str(logs)
 
 
+@pytest.mark.slow
 async def test_a_closed_client_for_threads_leaves_no_connection_to_a_sentinel(tmp_path: Path):
     # The garbage collector would close it, and sometimes warn of the socket before it does.
     async with valkey_with_sentinel(tmp_path) as servers:
@@ -230,6 +232,7 @@ async def test_s2_rotated_certificates_under_load_lose_no_confirmed_write(tmp_pa
         blocking.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["rediss", "rediss+cluster"])
 async def test_s2_a_client_trusts_our_ca_and_no_other_that_the_machine_trusts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str

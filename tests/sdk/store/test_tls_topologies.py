@@ -12,6 +12,7 @@ import pytest
 from support.rigs.secured_store import Secured, secured_cluster, secured_sentinel
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [secured_sentinel, pytest.param(secured_cluster, marks=pytest.mark.full)]
 )

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from redis.asyncio import Redis
 
 from bench.rig.pipeline import load, make_cluster, pipeline
@@ -40,6 +41,7 @@ class Costs(NamedTuple):
     commands: float
 
 
+@pytest.mark.slow
 async def test_a_run_costs_few_calls_callbacks_and_commands(tmp_path: Path) -> None:
     costs = await measure(tmp_path)
     assert costs.runs > RATE * SECONDS / 2

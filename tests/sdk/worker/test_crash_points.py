@@ -160,6 +160,7 @@ async def in_one_process(rig: Rig) -> Recorder:
     return recorder
 
 
+@pytest.mark.slow
 async def test_p9_the_projector_moves_between_processes_of_a_controller_and_back(
     open_rig: OpenRig,
 ) -> None:

@@ -150,6 +150,7 @@ async def test_q9_runs_that_take_all_their_time_open_the_breaker(
         await eventually(is_open)
 
 
+@pytest.mark.slow
 async def test_q9_a_driven_clock_waits_for_the_probes_of_a_silent_cluster(valkey_url: str) -> None:
     controller = Controller("copier")
     controller.watch("v1/configmaps", clusters=["a"], namespaces=["default"])

@@ -46,6 +46,7 @@ def open_rig(open_rig: OpenRig) -> OpenRig:
     return with_quick_checks(open_rig)
 
 
+@pytest.mark.slow
 async def test_p13_a_deletion_that_stood_in_the_queue_of_a_lost_store_is_reconciled(
     open_rig: OpenRig,
 ) -> None:
@@ -116,6 +117,7 @@ async def test_a_map_that_failed_for_a_while_is_tried_again_without_another_chan
     await eventually(lambda: recorder.of("a", "default", "p"), within=SOON)
 
 
+@pytest.mark.slow
 async def test_p9_pending_resyncs_of_several_clusters_outlive_a_store_that_fails_for_the_first(
     open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from fleetbus.controller.controller import Controller
 from fleetbus.snapshot import ListQuery
 from fleetbus_proto.keys import SnapshotKeys
@@ -17,6 +19,7 @@ CLUSTERS = ("eu1", "us1", "hub", "a")
 """One in each of four shards."""
 
 
+@pytest.mark.slow
 async def test_p16_a_fleet_runs_on_a_cluster_of_three_masters(nats_url: str, tmp_path: Path):
     async with (
         valkey_cluster(tmp_path) as servers,

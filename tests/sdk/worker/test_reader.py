@@ -165,6 +165,7 @@ async def test_b18_what_cannot_be_read_is_recorded_once_and_goes(open_rig: OpenR
     assert sum(count or 0 for count in rejected) == 1
 
 
+@pytest.mark.slow
 async def test_a_controller_that_is_added_enqueues_what_is_known_and_no_other_does(
     open_rig: OpenRig,
 ) -> None:
@@ -232,6 +233,7 @@ async def test_p8_a_map_that_is_slow_holds_up_its_controller_alone(open_rig: Ope
     assert sorted(slow_map.names) == [f"p{number}" for number in range(6)]
 
 
+@pytest.mark.slow
 async def test_p12_a_controller_that_is_far_behind_holds_up_no_other_and_catches_up(
     open_rig: OpenRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ async def test_q5_a_lease_is_renewed_until_the_store_has_received_the_end_of_its
     assert notes.runs() == 1
 
 
+@pytest.mark.slow
 async def test_a_stop_does_not_wait_for_a_store_that_hangs(valkey_url: str) -> None:
     async def act(_request: Request) -> None:
         link.hold()

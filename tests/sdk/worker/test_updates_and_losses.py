@@ -57,6 +57,7 @@ class Backup:
         return [key async for key in self._redis.scan_iter(self._pattern)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_running", [True, False])
 async def test_p11_what_the_new_durable_had_handled_is_read_again(
     open_rig: OpenRig, *, is_running: bool

@@ -395,6 +395,7 @@ async def test_r5_what_a_run_wrote_is_known_to_the_next_one_also_if_it_was_stopp
     assert await is_empty(queue)
 
 
+@pytest.mark.slow
 async def test_q5_a_handler_that_blocks_the_loop_keeps_its_lease(
     queue: RedisQueue, valkey_url: str
 ) -> None:

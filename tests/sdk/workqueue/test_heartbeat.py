@@ -93,6 +93,7 @@ async def foreign_reaper(url: str) -> AsyncGenerator[list[int]]:
         await asyncio.to_thread(thread.join)
 
 
+@pytest.mark.slow
 async def test_q5_a_blocked_event_loop_loses_no_lease(valkey_url: str, queue: RedisQueue):
     losses = Losses()
     await queue.add([Add(A), Add(B)])
@@ -106,6 +107,7 @@ async def test_q5_a_blocked_event_loop_loses_no_lease(valkey_url: str, queue: Re
     assert sum(recovered) == 0
 
 
+@pytest.mark.slow
 async def test_q5_a_lease_no_longer_held_runs_out(valkey_url: str, queue: RedisQueue):
     await queue.add([Add(A)])
     async with beating(valkey_url, Losses()) as heartbeat, foreign_reaper(valkey_url) as recovered:
@@ -143,6 +145,7 @@ async def test_q5_a_lease_whose_take_was_answered_late_is_confirmed_and_not_repo
         assert losses.leases == []
 
 
+@pytest.mark.slow
 async def test_q5_a_lease_that_cannot_be_confirmed_is_reported_before_it_ends(tmp_path: Path):
     losses = Losses()
     policy = QueuePolicy(
@@ -168,6 +171,7 @@ async def test_q5_a_lease_that_cannot_be_confirmed_is_reported_before_it_ends(tm
         assert losses.at[0] > stopped_at + LEASE / 2
 
 
+@pytest.mark.slow
 async def test_q5_a_short_outage_is_no_loss(tmp_path: Path):
     losses = Losses()
     async with (
@@ -186,6 +190,7 @@ async def test_q5_a_short_outage_is_no_loss(tmp_path: Path):
         assert await queue.done(leases) == []
 
 
+@pytest.mark.slow
 async def test_q5_a_handler_that_never_returns_is_not_renewed_for_ever(
     valkey_url: str, queue: RedisQueue
 ):

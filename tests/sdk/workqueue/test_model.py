@@ -439,6 +439,7 @@ class QueueMachine(RuleBasedStateMachine):
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.longer
 @pytest.mark.parametrize("kind", ["redis", "memory"])
 def test_q1_random_calls_agree_with_the_model(

@@ -287,6 +287,7 @@ async def test_q4_a_rolled_back_store_repeats_no_fence(redis: Redis, queue: Redi
     assert await queue.done(again) == []
 
 
+@pytest.mark.slow
 async def test_q6_a_paused_server_expires_nothing_in_mass(tmp_path: Path):
     async with valkey_server(dir=tmp_path) as server, client(server.url) as redis:
         queue = RedisQueue(redis, "copier", policy=SHORT)

@@ -195,5 +195,4 @@ async def no_leaked_tasks() -> AsyncGenerator[None]:
         _, leaked = await asyncio.wait(leaked, timeout=_LEAK_PATIENCE_SECONDS)
     assert not leaked, f"tasks outlived the test: {leaked}"
     gc.collect()  # the fate of a task that died unseen is logged when it is collected
-    gc.freeze()  # what is still alive need not be looked at again after each of thousands of tests
     assert not unhandled, f"exceptions that nobody handled: {unhandled}"

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from nats.aio.client import Client
-
 from support.eventually import eventually
+from support.servers.plain_nats_client import plain_client
 from support.servers.rendered_servers import RenderedNats
 
 _VIOLATION = re.compile(r'permissions violation for (\w+) to "(.*)"', re.IGNORECASE)
@@ -30,18 +29,13 @@ async def refusals(
     server: RenderedNats, user: str, publish: Iterable[str], subscribe: Iterable[str] = ()
 ) -> set[str]:
     """Return `publish <subject>` and `subscription <subject>` for what the user may not."""
-    refused, client = _Refused(), Client()
-    await client.connect(
-        server.address, error_cb=refused.note, allow_reconnect=False, **server.login(user)
-    )
-    try:
+    refused = _Refused()
+    async with plain_client(server.address, error_cb=refused.note, **server.login(user)) as client:
         for subject in subscribe:
             await client.subscribe(subject)
         for subject in publish:
             await client.publish(subject, b"")
         await client.publish(_LAST, b"")
         await eventually(lambda: f"publish {_LAST}" in refused.found)
-    finally:
-        await client.close()
     refusable = [f"publish {one}" for one in publish] + [f"subscription {one}" for one in subscribe]
     return {line for line in refusable if line.lower() in refused.found}

@@ -100,6 +100,7 @@ async def test_w18_the_command_asks_for_an_audit_of_a_cluster_that_somebody_watc
         await eventually(lambda: has_audits(rig, 1))
 
 
+@pytest.mark.slow
 async def test_w18_a_request_written_while_the_watcher_was_down_is_answered(rig: Rig):
     await request_audit(rig.bus, rig.kv, "alpha")
     async with rig.watching(**ON_REQUEST):
@@ -119,6 +120,7 @@ async def test_w15_w18_what_one_replica_audits_the_other_does_not(rig: Rig):
         assert len(await audits(rig)) == 1
 
 
+@pytest.mark.slow
 async def test_w15_w18_an_audit_that_takes_long_is_not_begun_anew_by_the_other_replica(
     rig: Rig,
 ):

@@ -146,6 +146,7 @@ async def _has_another(asker: Asker, ask: GrantRequest) -> bool:
     return found is not None and not found.is_same(ask)
 
 
+@pytest.mark.slow
 async def test_w7_a_lost_bucket_costs_another_ask(rig: Rig):
     asker = asker_of(rig)
     rig.start(**LONG)
@@ -285,6 +286,7 @@ async def test_w7_a_little_growth_is_no_reason_to_ask_again(rig: Rig):
 # --- a projector that is silent -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_w7_without_an_answer_epochs_go_ahead_one_at_a_time(rig: Rig):
     rig.cluster.create("v1/services", {"metadata": {"name": "s"}, "spec": {"ports": []}}, "default")
     rig.write("a")
@@ -317,6 +319,7 @@ async def _has_ends(rig: Rig, number: int) -> bool:
     return len(await rig.ends()) >= number
 
 
+@pytest.mark.slow
 async def test_w7_a_projector_that_gives_signs_of_life_is_waited_for(rig: Rig):
     asker = asker_of(rig)
     rig.start(grant_patience=timedelta(seconds=0.8))
@@ -344,6 +347,7 @@ async def giving_signs(rig: Rig, *askers: Asker) -> AsyncGenerator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
+@pytest.mark.slow
 async def test_w7_a_projector_that_answers_again_is_asked_again(rig: Rig):
     rule = rig.cluster.faults.add(Delay(timedelta(seconds=0.3)), verb="list")
     rig.start(resources=KINDS, lists_at_once=3, grant_patience=timedelta(seconds=0.8))

@@ -83,6 +83,7 @@ async def test_w19_an_expired_watch_lists_again(rig: Rig, where: Literal["open",
         assert second.epoch.key > first.epoch.key
 
 
+@pytest.mark.slow
 async def test_w19_refusals_keep_the_version_and_honour_retry_after(rig: Rig):
     async with rig.watching():
         await eventually(lambda: rig.cluster.open_watches == 1)
@@ -220,6 +221,7 @@ async def test_everything_that_discovery_offers_is_watched_less_the_deny_list(ri
     assert not watched & {"core/secrets", "core/events", "coordination.k8s.io/leases"}
 
 
+@pytest.mark.slow
 async def test_w17_a_type_that_comes_is_watched_and_one_that_goes_is_left(
     rig: Rig,
 ):

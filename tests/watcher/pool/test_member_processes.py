@@ -17,6 +17,7 @@ from support.servers.restricted_nats import restricted_server
 NAMES = [f"c{number}" for number in range(6)]
 
 
+@pytest.mark.slow
 async def test_w22_a_member_that_is_paused_or_killed_is_replaced_and_does_no_harm(
     nats_url: str, tmp_path: Path
 ):
@@ -50,6 +51,7 @@ async def _is_all_of(rig: PoolRig, member: str) -> bool:
     return set((await rig.owners()).values()) == {member}
 
 
+@pytest.mark.slow
 async def test_s3_a_member_of_the_pool_needs_no_more_than_its_rights(tmp_path: Path):
     async with (
         restricted_server(tmp_path) as address,

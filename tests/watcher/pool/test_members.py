@@ -58,6 +58,7 @@ def moves() -> float:
 # --- members ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_w22_members_share_the_clusters_and_hand_them_over_under_load(rig: PoolRig):
     """Joins and leaves: one list each, always a watch open, nothing lost, nothing stored twice."""
     rig.start("r-0")
@@ -200,6 +201,7 @@ async def test_w22_a_bad_cluster_harms_no_other_and_not_the_process(
     await eventually(lambda: rig.are_mirrored(FAILING))
 
 
+@pytest.mark.slow
 async def test_w22_a_cluster_whose_token_is_refused_holds_up_no_member(rig: PoolRig):
     """Neither its readiness, for which a rollout would wait, nor its leave."""
     rig.clusters["c1"].faults.add(Fail(401))
@@ -237,6 +239,7 @@ def _let_crash(monkeypatch: pytest.MonkeyPatch, cluster: str) -> Callable[[], in
     return lambda: len(struck)
 
 
+@pytest.mark.slow
 async def test_w22_nats_away_for_longer_than_a_lease_moves_nothing(tmp_path: Path):
     async with (
         nats_server(store_dir=tmp_path / "nats") as server,
@@ -258,6 +261,7 @@ async def test_w22_nats_away_for_longer_than_a_lease_moves_nothing(tmp_path: Pat
         await rig.stop()
 
 
+@pytest.mark.slow
 async def test_w22_a_bucket_that_was_lost_moves_nothing(rig: PoolRig):
     rig.start("r-0")
     rig.start("r-1")
@@ -287,6 +291,7 @@ async def test_w21_w22_a_member_stops_although_its_final_heartbeat_fails(
         await rig.stop("r-0")
 
 
+@pytest.mark.slow
 async def test_w22_what_its_owner_does_not_take_another_takes(rig: PoolRig):
     """One member does not see clusters that join: its hub is not that of the other."""
     joining = [name for name, member in assign(NAMES, ["r-0", "r-1"]).items() if member == "r-0"]
@@ -307,6 +312,7 @@ async def _are_owned_by(member: str, rig: PoolRig, names: list[str]) -> bool:
     return {owners.get(name) for name in names} == {member}
 
 
+@pytest.mark.slow
 async def test_w22_suspended_clusters_change_hands_as_fast_as_others(
     rig: PoolRig,
 ):
@@ -325,6 +331,7 @@ async def test_w22_suspended_clusters_change_hands_as_fast_as_others(
 # --- names --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_w22_a_member_at_rest_reads_the_leases_once_in_the_time_of_a_lease(rig: PoolRig):
     """There is one for each cluster, and each write of one is announced."""
     requests: list[bytes] = []
@@ -343,6 +350,7 @@ async def test_w22_a_member_at_rest_reads_the_leases_once_in_the_time_of_a_lease
     assert requests
 
 
+@pytest.mark.slow
 async def test_w9_changes_of_one_cluster_do_not_hasten_the_heartbeats_of_another(rig: PoolRig):
     """All clusters of a member share a window, but not what is in flight there."""
     beats: Counter[str] = Counter()
@@ -372,6 +380,7 @@ async def is_quiet(beats: Counter[str]) -> bool:
     return beats.total() == before
 
 
+@pytest.mark.slow
 async def test_w25_members_with_one_name_become_two_members(rig: PoolRig):
     before = _losses()
     rig.start("r-0")

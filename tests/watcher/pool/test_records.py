@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from fleetbus.bus.connection import connected
 from fleetbus.bus.jetstream import ensure_bucket
 from fleetbus.bus.key_value import KeyValue
@@ -11,6 +13,7 @@ from fleetbus_proto.keys import kv_pool_lease
 from fleetbus_watcher.pool.records import PoolStore
 
 
+@pytest.mark.slow
 async def test_w22_leases_are_read_again_while_a_replica_lacks_one_that_we_took(nats_url: str):
     async with connected(nats_url, name="_pool.m1") as bus:
         await ensure_bucket(bus)

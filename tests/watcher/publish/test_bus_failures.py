@@ -70,6 +70,7 @@ async def test_b4_b6_what_was_given_up_is_sent_again_from_the_checkpoint_and_sto
         assert len(rig.requests("list")) == lists
 
 
+@pytest.mark.slow
 async def test_b13_a_bus_that_is_away_for_long_costs_no_event_and_no_list(tmp_path: Path):
     async with (
         nats_server(store_dir=tmp_path / "nats") as server,
@@ -89,6 +90,7 @@ async def test_b13_a_bus_that_is_away_for_long_costs_no_event_and_no_list(tmp_pa
         assert len(rig.requests("list")) == 1
 
 
+@pytest.mark.slow
 async def test_w9_an_alarm_while_the_bucket_is_away_is_claimed_once_it_is_back(rig: Rig):
     """A wiped NATS comes back in parts: first the stream, then the bucket."""
     async with rig.watching() as task:

@@ -173,6 +173,7 @@ async def test_w3_kill_9_at_any_moment_loses_nothing_and_no_checkpoint_is_ahead(
         await _assert_every_deletion_was_reported(rig)
 
 
+@pytest.mark.slow
 async def test_w21_sigterm_flushes_and_records_so_that_nothing_is_repeated(
     rig: Rig, nats_url: str, tmp_path: Path
 ):
@@ -218,6 +219,7 @@ async def test_w21_b14_a_stop_whose_drain_failed_waits_for_no_heartbeat_as_well(
         assert len(await rig.heartbeats()) == before
 
 
+@pytest.mark.slow
 async def test_w14_b14_a_stalled_bus_stops_the_reader_and_costs_no_memory(tmp_path: Path):
     async with (
         nats_server(store_dir=tmp_path / "nats") as server,

@@ -173,6 +173,7 @@ async def test_w9_other_publishers_cannot_hide_that_the_stream_was_wiped(rig: Ri
         assert (await numbers(rig))[0] > first
 
 
+@pytest.mark.slow
 async def test_w9_w10_a_bus_set_back_to_an_older_copy_gets_everything_again(
     own: Rig, server: NatsServer, tmp_path: Path
 ):
@@ -381,6 +382,7 @@ async def test_w23_a_number_below_the_projectors_is_raised_once_it_says_so(
         await eventually(lambda: _has_number_above(rig, 2_000_000))
 
 
+@pytest.mark.slow
 async def test_w23_a_bucket_that_was_wiped_ends_in_one_number_for_two_replicas(rig: Rig):
     async with rig.watching(replica="r1"):
         rig.start(replica="r2")

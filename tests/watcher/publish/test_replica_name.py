@@ -57,6 +57,7 @@ def test_w25_one_heartbeat_of_a_process_that_may_have_died_replaces_no_name():
     status_subject("alpha", name.current)
 
 
+@pytest.mark.slow
 async def test_w25_two_watchers_with_one_name_lose_nothing_and_get_two_names(rig: Rig):
     rig.write("a")
     before = losses()
@@ -146,6 +147,7 @@ async def test_w25_three_watchers_with_one_name_get_three(rig: Rig):
     assert len(await numbers(rig) - {0}) == 1
 
 
+@pytest.mark.slow
 async def test_w25_a_watcher_that_follows_a_killed_one_has_its_name_at_once(
     rig: Rig, nats_url: str, tmp_path: Path
 ):

@@ -125,6 +125,7 @@ async def test_w19_many_that_are_refused_together_ask_the_hub_once():
         assert f.secrets_read() == 1
 
 
+@pytest.mark.slow
 async def test_w19_a_secret_that_is_late_is_asked_for_again_but_no_faster_than_the_back_off():
     async with fleet() as f:
         await f.client.list(MAPS)

@@ -355,6 +355,7 @@ async def test_d5_the_hub_is_never_the_second_name(redis: Redis):
         await accepted.uid("kind")
 
 
+@pytest.mark.slow
 async def test_w13_while_the_store_is_away_nobody_is_believed(tmp_path: pathlib.Path):
     redis = RedisClient(unix_socket_path=str(tmp_path / "nobody"))
     try:
