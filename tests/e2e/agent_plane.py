@@ -61,8 +61,12 @@ def _made(reply: Any) -> Json:
     return reply.body
 
 
-def audit_failures(audit_log: Path) -> tuple[Json, list[str]]:
+def audit_failures(audit_log: Path, *, names_tokens: bool = True) -> tuple[Json, list[str]]:
     """Compare what came from fleetbus with the account that it has to have.
+
+    Args:
+        audit_log: of the API server.
+        names_tokens: whether it says with which token a request came, as since Kubernetes 1.30.
 
     Returns:
         How many requests of the hub came by the agent and how many acted as another account, and
@@ -80,8 +84,9 @@ def audit_failures(audit_log: Path) -> tuple[Json, list[str]]:
         if who != _ACCOUNT:
             failures.append(f"{user_agent} came as {who}: {event['verb']} {event['requestURI']}")
             continue
-        (credential,) = event["user"]["extra"][_CREDENTIAL]
-        (watchers if user_agent.startswith("fleetbus-watcher") else agents).add(credential)
+        if names_tokens:
+            (credential,) = event["user"]["extra"][_CREDENTIAL]
+            (watchers if user_agent.startswith("fleetbus-watcher") else agents).add(credential)
         if not user_agent.startswith(_OWN):
             figures["by_agent"] += 1
             figures["impersonated"] += "impersonatedUser" in event

@@ -52,6 +52,9 @@ def test_requests_that_came_by_another_way_are_found_in_the_audit_log(tmp_path: 
     assert "came as e2e-admin" in wrong
     _, (wrong,) = audited(log, [*GOOD, event("fleetbus-reconciler/1", credential="t2")])
     assert "another token" in wrong
+    older = [each | {"user": {"username": each["user"]["username"]}} for each in GOOD]
+    log.write_text("".join(json.dumps(each) + "\n" for each in older))
+    assert audit_failures(log, names_tokens=False) == ({"by_agent": 2, "impersonated": 1}, [])
 
 
 @pytest.mark.parametrize(
