@@ -239,12 +239,14 @@ class Scenario:
             assert not stats.depth, "something waits"
 
     def writes(self) -> list[str]:
-        """The write requests of our services, all API servers together."""
+        """The write requests of our services, all API servers together; no dry runs."""
         return [
             f"{name}: {request.verb} {request.path}"
             for name, cluster in self.rig.clusters.items()
             for request in cluster.requests
-            if request.verb in _WRITES and request.user_agent.startswith("fleetbus")
+            if request.verb in _WRITES
+            and request.user_agent.startswith("fleetbus")
+            and "dryRun" not in request.query
         ]
 
     async def close(
