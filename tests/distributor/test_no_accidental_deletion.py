@@ -296,6 +296,43 @@ async def test_an_unknown_policy_of_deletion_deletes_nothing(rig: Rig, policy: o
     assert where(rig) == []
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"policy": {"suspend": True}},
+        {"policy": {"suspend": True, "deletion": "Orphan"}},
+        {"policy": {"suspend": True}, "placement": "everywhere"},
+        {"policy": {"suspend": "true"}},
+    ],
+    ids=["deletes", "orphans", "unreadable elsewhere", "text"],
+)
+async def test_d7_what_is_suspended_deletes_nothing_when_it_is_deleted_itself(
+    rig: Rig, spec: dict[str, Any]
+):
+    await placed(rig)
+    accept_anything(rig)
+    rig.edit(**spec)
+    rig.delete()
+    await rig.reconcile()
+    before = rig.all_writes()
+    await rig.reconcile()
+    assert rig.all_writes() == before
+    assert where(rig) == ["t1", "t2", "t4"]
+    condition = rig.condition()
+    assert condition["reason"] == "Suspended"
+    assert "it is deleted once spec.policy.suspend is off" in condition["message"]
+    rig.edit(policy={"deletion": "Delete"}, placement=EVERYWHERE)
+    await rig.until(lambda: not rig.exists())
+    assert where(rig) == []
+
+
+async def test_d7_what_is_suspended_and_has_no_objects_goes(rig: Rig):
+    rig.create(template=template(), placement=EVERYWHERE, policy={"suspend": True})
+    await rig.reconcile()
+    rig.delete()
+    await rig.until(lambda: not rig.exists())
+
+
 @pytest.mark.parametrize(("policy", "left"), [({}, []), ({"deletion": "Orphan"}, ["t1", "t2"])])
 async def test_a_spec_that_is_unreadable_elsewhere_still_says_what_becomes_of_its_objects(
     rig: Rig, policy: dict[str, str], left: list[str]

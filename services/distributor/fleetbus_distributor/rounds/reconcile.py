@@ -234,6 +234,8 @@ class Distributor:
             unjoined = await self._unjoined(fleet, hub, inventory)
             round_ = self._round(fleet, document, hub_id, inventory, unjoined)
             if document.is_deleted:
+                if round_.policy.suspend and inventory:
+                    raise _suspended("it is deleted once spec.policy.suspend is off")
                 return await self._cleanup.run(round_, document)
             spec = _spec_to_apply(document)
             if not document.has_finalizer:
@@ -400,9 +402,13 @@ def _deletion_is_paused(document: Document, cluster: str) -> bool:
 def _spec_to_apply(document: Document) -> Spec:
     spec = read_spec(document.resource)
     if spec.policy.suspend:
-        message = "spec.policy.suspend is on; nothing is applied or deleted"
-        raise _SpecNotApplied(Condition(status.READY, False, "Suspended", message))
+        raise _suspended("spec.policy.suspend is on")
     return spec
+
+
+def _suspended(why: str) -> _SpecNotApplied:
+    message = f"{why}; nothing is applied or deleted"
+    return _SpecNotApplied(Condition(status.READY, False, "Suspended", message))
 
 
 async def _inventory_of(document: Document) -> Inventory:
@@ -413,7 +419,7 @@ async def _inventory_of(document: Document) -> Inventory:
 
 
 def _policy_of(document: Document) -> Policy:
-    """The policy; of an invalid spec only the deletion policy counts.
+    """The policy; of an invalid spec only what becomes of the objects counts.
 
     Raises:
         SpecError: that is invalid, too; it may have been meant to keep the objects.
@@ -421,20 +427,20 @@ def _policy_of(document: Document) -> Policy:
     try:
         return read_spec(document.resource).policy
     except SpecError as error:
-        deletion = _raw_deletion_policy(document)
-        if deletion not in tuple(DeletionPolicy):
+        policy = _raw_policy(document)
+        deletion = policy.get("deletion", DeletionPolicy.DELETE) if policy is not None else None
+        if policy is None or deletion not in tuple(DeletionPolicy):
             refusal = "spec.policy.deletion: neither Delete nor Orphan, so nothing is deleted"
             raise SpecError([*error.problems, refusal]) from error
-        return Policy(deletion=DeletionPolicy(deletion))
+        suspend = policy.get("suspend", False) is not False
+        return Policy(deletion=DeletionPolicy(deletion), suspend=suspend)
 
 
-def _raw_deletion_policy(document: Document) -> Any:
-    """The value in the spec; the default only if there is none."""
+def _raw_policy(document: Document) -> dict[str, Any] | None:
+    """The policy as it is written, empty if there is none; None if it is no map."""
     value: Any = document.resource
     for name in ("spec", "policy"):
         if not isinstance(value, dict):
             return None
         value = cast("dict[str, Any]", value).get(name, {})
-    if not isinstance(value, dict):
-        return None
-    return cast("dict[str, Any]", value).get("deletion", DeletionPolicy.DELETE)
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
