@@ -19,7 +19,7 @@ from fleetbus.errors import ConfigError
 from fleetbus.process.access.nats import NATS_FIELDS, NatsAccess, nats_access
 from fleetbus.process.access.store import STORE_FIELDS, StoreAccess, store_access
 from fleetbus.process.file_errors import file_problem
-from fleetbus_cli.config.origins import print_home_file, print_origins
+from fleetbus_cli.config.origins import print_home_file, print_origins, print_other_fleet
 from fleetbus_cli.mro_config import MroConfig, mro_config_file, parse_mro_config
 
 _FIELDS: Final = ("api_url", "nats_url", "redis_url", "token", "token_file", "ca")
@@ -84,7 +84,7 @@ class Target:
         return path if kind == _FILE and not path.endswith(_NAMED) else ""
 
     def require(self, name: str) -> str:
-        """Return an address that a command needs; one of a file in the home directory is noted.
+        """Return an address that a command needs; one that nobody may expect is noted.
 
         Raises:
             ConfigError: it is unknown; the message says how to set it.
@@ -97,6 +97,10 @@ class Target:
                 f" {_config_file()}"
             )
         print_home_file(self.home_file(name))
+        if self.origins.get(name, "").startswith(_ENVIRONMENT):
+            here = _dev_stack().get(name)
+            if here and here != value:
+                print_other_fleet()
         return value
 
 

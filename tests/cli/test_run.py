@@ -238,6 +238,20 @@ async def test_the_projector_that_ended_with_its_terminal_goes_on_in_the_other_o
             await rig.quiet("noter")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--no-projector",)])
+async def test_without_nats_it_says_what_it_waits_for(
+    open_rig: OpenRig, tmp_path: pathlib.Path, options: tuple[str, ...]
+) -> None:
+    rig = await open_rig("a", resources=(MAPS,))
+    rig.shared = rig.shared.model_copy(update={"nats_url": "nats://127.0.0.1:1"})
+    desk = Desk(rig, tmp_path)
+    desk.write("words_of_the_test.py", "VERSION = 1\n")
+    desk.write("controller.py", CONTROLLER)
+    async with desk.run("--no-reload", *options):
+        await eventually(lambda: desk.has_said("waiting_for_nats", "127.0.0.1:1"), WITHIN)
+
+
 @each_row(
     ("ending", "handler", "status"),
     [

@@ -9,6 +9,7 @@ import pathlib
 import pytest
 
 from fleetbus.errors import ConfigError
+from fleetbus_cli.config.origins import note_origins
 from fleetbus_cli.mro_config import create_mro_config, remove_mro_config
 from fleetbus_cli.run.run import run_settings
 from fleetbus_cli.target import resolve_target
@@ -43,6 +44,23 @@ def test_a_flag_wins_over_everything(
     write_stack(tmp_path, os.getpid())
     assert resolve_target(api_url="http://flag").api_url == "http://flag"
     assert resolve_target().api_url == "http://env"
+
+
+def test_an_environment_that_names_another_fleet_than_runs_here_is_noted(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note_origins()
+    monkeypatch.setenv("FLEETBUS_API_URL", "http://env")
+    monkeypatch.setenv("FLEETBUS_NATS_URL", "nats://stack")
+    resolve_target().require("api_url")
+    assert capsys.readouterr().err == ""
+    write_stack(tmp_path, os.getpid())
+    target = resolve_target()
+    target.require("nats_url")
+    assert capsys.readouterr().err == ""
+    for _ in range(2):
+        assert target.require("api_url") == "http://env"
+    assert capsys.readouterr().err.count("names another fleet than the dev fleet that runs") == 1
 
 
 def test_a_running_dev_stack_of_a_folder_above_is_found(tmp_path: pathlib.Path) -> None:

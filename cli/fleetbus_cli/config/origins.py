@@ -59,3 +59,15 @@ def print_home_file(path: str, subject: str = "the address of the fleet") -> Non
     notes = _notes.get()
     if notes is not None and path and not notes.is_verbose:
         notes.add(f"{subject} is from {path}; `fleetbus config view` shows all sources")
+
+
+def print_other_fleet() -> None:
+    """Print, once, that the environment decides, and that a dev fleet with other addresses runs.
+
+    A shell keeps what `fleetbus dev env` printed for a fleet that has been started anew.
+    """
+    if (notes := _notes.get()) is not None:
+        notes.add(
+            "the environment names another fleet than the dev fleet that runs here;"
+            ' `eval "$(fleetbus dev env)"` sets it to that'
+        )

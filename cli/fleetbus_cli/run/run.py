@@ -28,6 +28,7 @@ from fleetbus.process.settings import (
 from fleetbus.snapshot.applied_here import AppliedHere
 from fleetbus.worker.connections import Connections, connect
 from fleetbus.worker.host import check_controllers, run_controllers
+from fleetbus_cli.nats import PATIENCE
 from fleetbus_cli.run.projector import find_projector, lacks_projector, projector_gone
 from fleetbus_cli.run.reload import ParentPipe, is_child
 from fleetbus_cli.target import Target, resolve_target
@@ -180,8 +181,12 @@ async def _host(
     controllers: Sequence[Controller], settings: SharedSettings, may_host: bool
 ) -> None:
     health = Health()
+    waiting = asyncio.get_running_loop().call_later(
+        PATIENCE.total_seconds(), _say_waiting, settings
+    )
     is_lacking = await lacks_projector(settings.nats, name=_NAME) if may_host else None
     async with connect(settings, name=_NAME) as connections, asyncio.TaskGroup() as group:
+        waiting.cancel()
         group.create_task(connections.clusters.run(), name="clusters")
         applied: AppliedHere | None = None
         if is_lacking and (run_projector := find_projector()):
@@ -193,6 +198,15 @@ async def _host(
         hosting = run_controllers(controllers, connections, health, applied=applied)
         group.create_task(hosting, name="controllers")
         log.info("controllers_started", controllers=[c.name for c in controllers])
+
+
+def _say_waiting(settings: SharedSettings) -> None:
+    """A person looks on, who may have started it without the fleet."""
+    log.warning(
+        "waiting_for_nats",
+        url=settings.nats.shown,
+        hint="does the fleet run? It goes on once NATS answers; Ctrl-C ends it",
+    )
 
 
 async def _replace_projector(connections: Connections, health: Health) -> None:
