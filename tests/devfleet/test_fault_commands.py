@@ -74,7 +74,7 @@ async def test_heal_mends_rules_partitions_and_stopped_servers(fleet: CommandRig
     output = await fleet.said("list")
     assert "partition refuse" in output
     assert "stall-watch" in output
-    assert await fleet.said("heal") == "Nothing is broken in alpha.\n"
+    assert await fleet.said("heal") == "Healed: nothing is broken in alpha any more.\n"
     await fleet.rig.servers.stop("alpha")
     assert "stopped" in await fleet.said("list")
     await fleet.said("heal", "alpha")

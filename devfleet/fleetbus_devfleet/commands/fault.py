@@ -117,7 +117,8 @@ def heal(clusters: Clusters = ALL, folder: Folder = DEFAULT_FOLDER, url: AdminUr
             await admin.start(name)
         return names
 
-    fault_report.print_line(f"Nothing is broken in {', '.join(_run(ask, folder, url))}.")
+    healed = ", ".join(_run(ask, folder, url))
+    fault_report.print_line(f"Healed: nothing is broken in {healed} any more.")
 
 
 @fault.command()

@@ -140,7 +140,7 @@ def _print_summary(narrator: Narrator, latencies: Sequence[Latency]) -> None:
     content = Table.grid()
     content.add_row(table)
     content.add_row("")
-    content.add_row("[cyan]make up[/] starts such a fleet and leaves it running for you.")
+    content.add_row("[cyan]fleetbus dev up[/] starts such a fleet and leaves it running for you.")
     title = f"✓ All {narrator.proved} claims held, in {spell(narrator.elapsed)}"
     narrator.console.print()
     narrator.console.print(
