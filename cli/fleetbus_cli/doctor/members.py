@@ -30,7 +30,7 @@ from fleetbus.clusters.member_rights import (
 from fleetbus.clusters.membership import WATCHER_ACCESS, place_of_secret
 from fleetbus.clusters.mirror import Place
 from fleetbus.clusters.providers.cluster import CLUSTERS, SECRETS, infos_of
-from fleetbus.errors import ConfigError, FleetbusError, Forbidden, KubeError
+from fleetbus.errors import ConfigError, FleetbusError, Forbidden, KubeError, Unreachable
 from fleetbus.kube.access_reviews import Right, missing_rights, rights_of
 from fleetbus.kube.client import KubeClient, Object
 from fleetbus.kube.connection.config import KubeConfig
@@ -327,7 +327,10 @@ async def _check_access(
             version = await _read_version(client)
             missing = await missing_rights(client, rights)
     except (KubeError, ConfigError) as e:
-        advice = f"if it refuses the credentials, {again}"
+        if isinstance(e, Unreachable):
+            advice = "does it run, and does its kubeconfig have an address that works from here?"
+        else:
+            advice = f"if it refuses the credentials, {again}"
         return [*findings, error(about, str(e), advice)]
     advice = f"add it to ClusterRole {account} of that cluster, or {again}"
     findings += missing_findings(about, component, missing, advice)

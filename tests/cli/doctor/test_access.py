@@ -40,7 +40,7 @@ from fleetbus_cli.doctor.expiry import (
 from fleetbus_cli.doctor.hub import Component, check_components, check_versions, this_component
 from fleetbus_cli.doctor.members import check_members, kubeconfig_namespaces, read_members
 from fleetbus_cli.doctor.server_certificates import check_nats_certificates
-from fleetbus_emulator.apiserver import ApiServers, Cluster, User, serve
+from fleetbus_emulator.apiserver import Abort, ApiServers, Cluster, User, serve
 from fleetbus_proto.resources import Resource
 from support.api.chart import crds
 from support.api.custom_resource_definitions import CRDS
@@ -253,6 +253,15 @@ async def test_a_cluster_without_its_secret_is_blamed_alone(fleet: Fleet):
     [(about, message)] = bad(await fleet.access())
     assert about == "access to lost"
     assert f"Secret {KUBECONFIGS}/none is missing" in message
+
+
+async def test_a_cluster_that_does_not_answer_needs_no_other_credentials(fleet: Fleet):
+    fleet.join("one", jwt(DAY))
+    fleet.member.faults.add(Abort())
+    [finding] = [each for each in await fleet.access() if each.severity is Severity.ERROR]
+    assert finding.about == "access to one"
+    assert "no answer from the API server" in finding.message
+    assert finding.advice.startswith("does it run")
 
 
 async def test_a_secret_that_may_not_be_read_hides_no_other_cluster(fleet: Fleet):
