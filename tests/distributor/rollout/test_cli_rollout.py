@@ -183,7 +183,7 @@ async def test_bad_input_says_what_is_wrong(rig: Rig, desk: Desk):
     await rig.reconcile("plain")
     await two_revisions(rig)
     for words, status, message in (
-        (("status", "y"), 1, "no MultiClusterResource default/y; known: plain, x"),
+        (("status", "y"), 1, "namespace default has no MultiClusterResource y; known: plain, x"),
         (("status", "a/b/c"), 2, "a/b/c is neither NAME nor NAMESPACE/NAME"),
         (("status", "x", "--wait", "soon"), 2, "--wait 'soon' is not a duration"),
         (("status", "plain"), 2, "default/plain has no spec.rollout: add `rollout: {}`"),

@@ -211,7 +211,7 @@ async def _read(client: KubeClient, name: str, namespace: str) -> Object:
             str(resource["metadata"]["name"])
             for resource in await client.list(MULTI_CLUSTER_RESOURCES, namespace)
         ]
-        raise unknown(f"no MultiClusterResource {namespace}/{name}", name, names)
+        raise unknown(f"namespace {namespace} has no MultiClusterResource {name}", name, names)
     return resource
 
 
