@@ -104,7 +104,11 @@ def test_a_record_can_be_read_back():
     ("key", "value", "problem"),
     [
         ("key", "S" + KEYS[0][1:], "key is not the public nkey of a user"),
-        ("nextKey", KEYS[0][:-1] + "A", "nextKey is not the public nkey"),
+        (
+            "nextKey",
+            KEYS[0][:-1] + ("B" if KEYS[0].endswith("A") else "A"),
+            "nextKey is not the public nkey",
+        ),
         ("oneTimeKey", KEYS[0] + "\n", "oneTimeKey is not a short text"),
         ("key", "U } users", "key is not the public nkey of a user"),
         ("expires", "tomorrow", "expires is not a time"),

@@ -159,6 +159,7 @@ class ItemSplitter:
             if not self.head:
                 self._in_items = True
                 self.head = self._cut(chunk, end)
+        self.is_complete = False  # of two documents the second one has begun
         self._depth += 1
 
     def _close(self, chunk: bytes, end: int) -> bytes:

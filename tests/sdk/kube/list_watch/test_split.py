@@ -104,6 +104,7 @@ def by_byte(document: bytes) -> tuple[list[bytes], bytes, bool]:
                 if not head:
                     head, cut, in_items = document[:at], at, True
             depth += 1
+            is_complete = False
         else:
             depth -= 1
             if in_items and depth == 2:
@@ -124,6 +125,12 @@ def test_w16_any_text_in_any_chunks_is_cut_as_byte_by_byte(
     splitter = ItemSplitter()
     found = [item for a, b in pairwise([0, *cuts, len(body)]) for item in splitter.feed(body[a:b])]
     assert (found, splitter.skeleton, splitter.is_complete) == by_byte(body)
+
+
+def test_w16_of_two_documents_the_second_one_is_not_complete_before_its_end():
+    splitter = ItemSplitter()
+    splitter.feed(b'{"a":1}{"items":[{"a":1}')
+    assert not splitter.is_complete
 
 
 @pytest.mark.parametrize(
