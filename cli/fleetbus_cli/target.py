@@ -61,6 +61,8 @@ class Target:
     """`nats_creds_file` and so on, from where the address of NATS is from."""
     redis_values: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
     """The same for Redis."""
+    around: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    """The dev stack that runs in this folder or a parent, whether it is the fleet or not."""
 
     def require_nats(self) -> NatsAccess:
         """Return the address of NATS and what to log in with.
@@ -98,7 +100,7 @@ class Target:
             )
         print_home_file(self.home_file(name))
         if self.origins.get(name, "").startswith(_ENVIRONMENT):
-            here = _dev_stack().get(name)
+            here = self.around.get(name)
             if here and here != value:
                 print_other_fleet()
         return value
@@ -166,12 +168,12 @@ def resolve_target(
         f"{_FILE} {config}": _read_yaml(_config_file()),
         f"{_FILE} {mro_config_file()}": {"api_url": former.api_url},
     }
-    target = _first_values(sources)
+    target = _first_values(sources, around)
     print_origins(target.origins)
     return target
 
 
-def _first_values(named: Mapping[str, Mapping[str, Any]]) -> Target:
+def _first_values(named: Mapping[str, Mapping[str, Any]], around: Mapping[str, Any]) -> Target:
     """Take each value from the first source that has it."""
     sources = list(named.values())
     values: dict[str, str] = {}
@@ -187,6 +189,7 @@ def _first_values(named: Mapping[str, Mapping[str, Any]]) -> Target:
         origins=origins,
         nats_values=_login_of(sources, "nats_", NATS_FIELDS),
         redis_values=_login_of(sources, "redis_", STORE_FIELDS),
+        around=around,
     )
 
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import nats
 import nats.errors
 import pytest
 from nats.aio.msg import Msg
@@ -255,18 +254,15 @@ async def test_s5_a_subscriber_reads_and_acknowledges_its_durable(server: Render
         await ensure_consumer(hub, "subscriber-audit", ["fleetbus.events.eu1.>"])
         await watcher.request(POD, b"event")
         login = secret(server.objects, "fb-fleetbus-subscriber-audit-nats")
-        client = await nats.connect(
+        async with plain_client(
             server.address, inbox_prefix=login["inboxPrefix"], **server.login("subscriber-audit")
-        )
-        try:
+        ) as client:
             pull = await client.jetstream().pull_subscribe_bind(
                 consumer=login["durable"], stream=login["stream"]
             )
             (message,) = await pull.fetch(1, timeout=5)
             assert (message.subject, message.data) == (POD, b"event")
             await message.ack_sync()
-        finally:
-            await client.close()
         info = await consumer_info(hub, "subscriber-audit")
         assert info is not None
         assert (info["num_ack_pending"], info["ack_floor"]["stream_seq"]) == (0, 1)
@@ -284,18 +280,15 @@ async def test_s5_a_subscriber_of_the_distributor_reads_what_it_tells(server: Re
         await distributor.request(subject, b"event")
         await distributor.request(subject.replace("shop", "mail"), b"of others")
         login = secret(server.objects, "fb-fleetbus-subscriber-pager-nats")
-        client = await nats.connect(
+        async with plain_client(
             server.address, inbox_prefix=login["inboxPrefix"], **server.login(durable)
-        )
-        try:
+        ) as client:
             pull = await client.jetstream().pull_subscribe_bind(
                 consumer=login["durable"], stream=login["stream"]
             )
             (message,) = await pull.fetch(2, timeout=2)
             assert (message.subject, message.data) == (subject, b"event")
             await message.ack_sync()
-        finally:
-            await client.close()
 
 
 async def test_a_command_in_a_pod_gets_answers_with_the_login_of_that_pod(server: RenderedNats):

@@ -326,11 +326,11 @@ async def _check_access(
         async with KubeClient(config) as client:
             version = await _read_version(client)
             missing = await missing_rights(client, rights)
+    except Unreachable as e:
+        advice = "does it run, and does its kubeconfig have an address that works from here?"
+        return [*findings, error(about, str(e), advice)]
     except (KubeError, ConfigError) as e:
-        if isinstance(e, Unreachable):
-            advice = "does it run, and does its kubeconfig have an address that works from here?"
-        else:
-            advice = f"if it refuses the credentials, {again}"
+        advice = f"if it refuses the credentials, {again}"
         return [*findings, error(about, str(e), advice)]
     advice = f"add it to ClusterRole {account} of that cluster, or {again}"
     findings += missing_findings(about, component, missing, advice)

@@ -174,6 +174,10 @@ class History:
 
     async def _take(self) -> Msg | None:
         """Return what arrived; None after a reconnect, or if nothing arrived for too long."""
+        if (
+            not self._arrived.empty()
+        ):  # thousands come at once, and a time limit costs more than one
+            return self._arrived.get_nowait()
         try:
             async with (
                 asyncio.timeout(_ANSWER_SECONDS),

@@ -28,9 +28,11 @@ class Refusals:
 
     def __init__(self, inboxes: str) -> None:
         self._inboxes = f"{inboxes.lower()}."
-        self._has_inboxes = True
+        self._inbox_refusal = ""
+        """The text of the exceptions while our inboxes are refused."""
         self._waiting: dict[asyncio.Timeout, tuple[str, bool]] = {}
-        self._text = ""
+        self._refused: dict[asyncio.Timeout, str] = {}
+        """The text of the exception of each wait that is about to end."""
 
     def note(self, error: str, text: str) -> None:
         """End what waits for the subject of an error of the server.
@@ -43,16 +45,17 @@ class Refusals:
             return
         refused = violation[1].lower()
         is_inbox = refused.startswith(self._inboxes)
-        self._has_inboxes &= not is_inbox
-        self._text = text
+        if is_inbox:
+            self._inbox_refusal = text
         for limit, (subject, is_answered) in list(self._waiting.items()):
             if subject == refused or (is_answered and is_inbox):
                 del self._waiting[limit]
+                self._refused[limit] = text
                 limit.reschedule(0)
 
     def reset(self) -> None:
         """Forget what was refused: the connection is another, perhaps with other rights."""
-        self._has_inboxes = True
+        self._inbox_refusal = ""
 
     @asynccontextmanager
     async def until_refused(
@@ -67,8 +70,8 @@ class Refusals:
         Raises:
             Refused: the server refuses the subject, or the inbox.
         """
-        if is_answered and not self._has_inboxes:
-            raise Refused(self._text)
+        if is_answered and self._inbox_refusal:
+            raise Refused(self._inbox_refusal)
         limit = asyncio.timeout(None)
         try:
             async with limit:
@@ -79,5 +82,7 @@ class Refusals:
                     self._waiting.pop(limit, None)
         except TimeoutError:
             if limit.expired():
-                raise Refused(self._text) from None
+                raise Refused(self._refused[limit]) from None
             raise
+        finally:
+            self._refused.pop(limit, None)

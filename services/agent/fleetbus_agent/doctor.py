@@ -100,24 +100,18 @@ async def _use_subjects(bus: Bus, cluster: str) -> None:
         BusError: the server forbids one.
     """
     instance = secrets.token_hex(8)
-
-    async def use() -> None:
-        async with subscribed(bus, api_subject(cluster, instance), _ignore):
-            await bus.nc.publish(answers_subject(cluster, f"doctor.{instance}.1"), b"")
-            await bus.nc.flush()  # a refusal comes before the answer to this
-            await asyncio.sleep(0)
-
-    using = asyncio.create_task(use(), name="use subjects")
-    failing = asyncio.create_task(bus.failure(), name="bus failure")
-    try:
-        await asyncio.wait([using, failing], return_when=asyncio.FIRST_COMPLETED)
-        if failing.done():
-            await failing
-        await using
-    finally:
-        for task in (using, failing):
-            task.cancel()
-        await asyncio.gather(using, failing, return_exceptions=True)
+    calls, answers = (
+        api_subject(cluster, instance),
+        answers_subject(cluster, f"doctor.{instance}.1"),
+    )
+    async with (
+        bus.refusals.until_refused(calls, is_answered=False),
+        bus.refusals.until_refused(answers, is_answered=False),
+        subscribed(bus, calls, _ignore),
+    ):
+        await bus.nc.publish(answers, b"")
+        await bus.nc.flush()  # a refusal comes before the answer to this
+        await asyncio.sleep(0)
 
 
 async def _ignore(_: object) -> None:
